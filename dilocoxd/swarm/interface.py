@@ -101,6 +101,10 @@ class Listener(Protocol):
         """This peer has just exchanged hellos with us: it is alive."""
         ...
 
+    def on_gone(self, peer: PeerId) -> None:
+        """Nobody is there any more: its host has ended all connections, and refuses others."""
+        ...
+
     async def on_message(self, peer: PeerId, message: Any) -> None:
         """Any message of PEER_MESSAGES except Records and Hello; while this waits, that peer's stream waits."""
         ...

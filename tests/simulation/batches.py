@@ -20,10 +20,10 @@ CHUNK = 20
 PROGRESS_S = 15.0
 
 
-def run_quietly(seed: int, final_depth: int = 0, *, has_coalition: bool = False) -> Outcome:
+def run_quietly(seed: int, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False) -> Outcome:
     """`run_seed`; an exception in the machines or in the simulation is a finding too."""
     try:
-        return run_seed(seed, final_depth=final_depth, has_coalition=has_coalition)
+        return run_seed(seed, final_depth=final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
     except Exception as error:
         return Outcome(seed, f"{type(error).__name__}: {error}", 0, 0, 0, 0, 0, ())
 
@@ -35,14 +35,20 @@ def _settle() -> None:
     gc.freeze()
 
 
-def run_chunk(seeds: range, final_depth: int = 0, *, has_coalition: bool = False) -> list[Outcome]:
+def run_chunk(
+    seeds: range, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False
+) -> list[Outcome]:
     """Seeds one after the other. Garbage is collected between schedules: their parts refer to each other in circles."""
     _settle()
     gc.disable()
     try:
         outcomes = []
         for seed in seeds:
-            outcomes.append(replace(run_quietly(seed, final_depth, has_coalition=has_coalition), transcript=()))
+            outcomes.append(
+                replace(
+                    run_quietly(seed, final_depth, has_coalition=has_coalition, tells_gone=tells_gone), transcript=()
+                )
+            )
             gc.collect(1)
         gc.collect()
         return outcomes
@@ -52,10 +58,10 @@ def run_chunk(seeds: range, final_depth: int = 0, *, has_coalition: bool = False
 
 @contextmanager
 def outcomes_of(
-    chunks: list[range], jobs: int, final_depth: int = 0, *, has_coalition: bool = False
+    chunks: list[range], jobs: int, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False
 ) -> Iterator[Iterable[list[Outcome]]]:
     """Results of all chunks in order, computed by `jobs` processes."""
-    run = functools.partial(run_chunk, final_depth=final_depth, has_coalition=has_coalition)
+    run = functools.partial(run_chunk, final_depth=final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
     if jobs == 1:
         yield map(run, chunks)
         return
@@ -71,18 +77,19 @@ def run_many(
     stops_early: bool = False,
     final_depth: int = 0,
     has_coalition: bool = False,
+    tells_gone: bool = False,
 ) -> tuple[list[Outcome], list[Outcome]]:
     """(failed, all) of `count` seeds; tells about progress and failures on standard output."""
     chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
     failed: list[Outcome] = []
     done: list[Outcome] = []
     started = told_at = time.monotonic()
-    with outcomes_of(chunks, jobs, final_depth, has_coalition=has_coalition) as results:
+    with outcomes_of(chunks, jobs, final_depth, has_coalition=has_coalition, tells_gone=tells_gone) as results:
         for outcomes in results:
             done += outcomes
             for outcome in [one for one in outcomes if one.problem]:
                 failed.append(outcome)
-                report(outcome, final_depth, has_coalition=has_coalition)
+                report(outcome, final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
             if time.monotonic() - told_at > PROGRESS_S:
                 told_at = time.monotonic()
                 rate = len(done) / (told_at - started)
@@ -92,22 +99,26 @@ def run_many(
     return failed, done
 
 
-def report(outcome: Outcome, final_depth: int = 0, *, has_coalition: bool = False) -> None:
+def report(outcome: Outcome, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False) -> None:
     """What broke, how to repeat it, and the transcript in a file."""
     path = Path(tempfile.gettempdir()) / f"simulation-{outcome.seed}.txt"
     print(f"seed {outcome.seed}: {outcome.problem}")
     print(
         f"  python -m tests.simulation --first-seed {outcome.seed} --num-seeds 1 --final-depth {final_depth}"
-        f"{' --coalitions' if has_coalition else ''} --transcript {path}",
+        f"{' --coalitions' if has_coalition else ''}{' --gone' if tells_gone else ''} --transcript {path}",
         flush=True,
     )
-    write_transcript(outcome.seed, path, final_depth, has_coalition=has_coalition)
+    write_transcript(outcome.seed, path, final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
 
 
-def write_transcript(seed: int, path: Path, final_depth: int = 0, *, has_coalition: bool = False) -> None:
+def write_transcript(
+    seed: int, path: Path, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False
+) -> None:
     with path.open("w") as file:
         try:
-            done = run_seed(seed, keeps_transcript=True, final_depth=final_depth, has_coalition=has_coalition)
+            done = run_seed(
+                seed, keeps_transcript=True, final_depth=final_depth, has_coalition=has_coalition, tells_gone=tells_gone
+            )
             file.writelines(f"{line}\n" for line in done.transcript)
         except Exception as error:
             file.write(f"{type(error).__name__}: {error}\n")

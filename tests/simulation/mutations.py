@@ -1,8 +1,7 @@
 """Plants one deliberate bug after the other; the simulator must find each: `python -m tests.simulation.mutations`.
 
-A bug that survives its seeds says that the simulator is blind there. Not in the list because they break no rule: a
-commit acknowledged before the log's fsync (the promise of the vote, with the payload, is on disk by then and repeats
-the commit), and waiting for a lost peer (only slower: progress time-outs go on without it).
+A bug that survives its seeds says that the simulator is blind there. Not in the list because it breaks no rule: a
+commit acknowledged before the log's fsync (the promise of the vote, with the payload, is on disk and repeats it).
 """
 
 import argparse
@@ -135,8 +134,8 @@ def is_taken_back(self: Tips, chain: Any, peer: Any, height: Any, *rest: Any, **
 _hear = Tips.hear
 
 
-def stays_dead(self: Membership, record: Any, *, now: Any, is_news: bool) -> bool:
-    return self.state(record.peer, now=now) != DEAD and _seen(self, record, now=now, is_news=is_news)
+def stays_dead(self: Membership, record: Any, **news: Any) -> bool:
+    return self.state(record.peer, now=news["now"]) != DEAD and _seen(self, record, **news)
 
 
 _seen = Membership.seen
@@ -300,6 +299,7 @@ BUGS: dict[str, Bug] = {
     "a branch that cannot be had is waited for": replaced(Tips, "failed", claims_stay),
     "questions have no deadline": replaced(OpenQuestions, "expired", lambda self, now: []),
     "nobody comes back from the dead": replaced(Membership, "seen", stays_dead),
+    "who is gone is waited for": replaced(Membership, "gone", lambda self, peer, now: False),
     "who raises attempts is always followed": replaced(PeerBook, "raised", lambda self, peer: None),
     "who is needed for a majority is suspected": replaced(Height, "_needed_though_suspected", lambda self: frozenset()),
     "who catches up is proposed meanwhile": replaced(Readiness, "is_in", is_in_attempt),

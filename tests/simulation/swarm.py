@@ -74,6 +74,8 @@ class Swarm:
     """An open run: who comes after the first entry is on probation (M11)."""
     limits: RoundLimits = field(default_factory=default_limits)
     recovery_limits: r.RecoveryLimits = field(default_factory=quick_recovery)
+    tells_gone: bool = False
+    """Peers have data ports: who crashes is found gone at once by whom it can be reached (D11.4)."""
     serves_last: int | None = None
     """Payloads of so many newest entries are served, and snapshots; None: all payloads, no snapshots."""
     nodes: dict[PeerId, Node] = field(default_factory=dict)
@@ -211,6 +213,11 @@ class Swarm:
             source.later(0.01, lambda: source.feed(SegmentSent(command.peer, key)))
 
         source.later(seconds, done)
+
+    def connections_end(self, gone: Node) -> None:
+        for node in self.nodes.values() if self.tells_gone else ():
+            if node.is_up and node is not gone:
+                node.presence.on_end(gone)
 
     def recover(self, node: Node, order: c.StartRecovery) -> None:
         self.recoveries += 1

@@ -77,6 +77,12 @@ def test_invariants_hold_where_just_under_a_third_lie(first: int) -> None:
     assert all(outcome.rounds for outcome in done)
 
 
+@pytest.mark.parametrize("first", (0, 6))
+def test_invariants_hold_where_who_dies_is_found_gone(first: int) -> None:
+    problems = [o for seed in range(first, first + 6) if (o := run_seed(seed, tells_gone=True)).problem]
+    assert not problems, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in problems)
+
+
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("first", range(0, QUICK, 12))
 def test_nobody_leaves_a_final_entry_unless_told(first: int, depth: int) -> None:

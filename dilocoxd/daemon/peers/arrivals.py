@@ -50,6 +50,11 @@ class Arrivals:
         assert self.membership is not None, "joined before the network starts"
         self.membership.on_evicted(peer)
 
+    def on_gone(self, peer: PeerId) -> None:
+        """Where a peer was nobody is."""
+        assert self.membership is not None, "joined before the network starts"
+        self.membership.on_gone(peer)
+
     async def on_message(self, peer: PeerId, message: Any) -> None:
         """A peer's message, in its order. Raises WireError for one that is none of a round."""
         if isinstance(message, FalseSum):

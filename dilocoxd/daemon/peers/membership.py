@@ -6,7 +6,7 @@ Moves facts only: new records and contacts in, one view of all peers out, about 
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -25,6 +25,7 @@ from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.records import PeerRecord
 
 TICK_S: Final = 1.0
+REFUSED: Final = "its host refuses connections"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,12 @@ class MembershipDriver:
         if record is not None and is_first:
             self._events.emit(PeerFound(peer=peer, addresses=record.addresses))
         self.report()
+
+    def on_gone(self, peer: PeerId) -> None:
+        """Its host says that nobody is there."""
+        if self._table.gone(peer, now=self.now()):
+            self._notice_losses(frozenset(self.live()), {peer: REFUSED})
+            self.report()
 
     def on_evicted(self, peer: PeerId) -> None:
         """The peer is no member any more: nobody waits for it."""
@@ -172,7 +179,7 @@ class MembershipDriver:
                     if peer not in self._probing:
                         self._probing.add(peer)
                         group.create_task(self._probe(peer), name=f"probe {peer}")
-                self._notice_losses(frozenset(self.live()))
+                self._notice_losses(frozenset(self.live()), {})
                 self._look()
                 self.report()
                 await asyncio.sleep(TICK_S)
@@ -191,13 +198,18 @@ class MembershipDriver:
         finally:
             self._probing.discard(peer)
 
-    def _notice_losses(self, live: frozenset[PeerId]) -> None:
+    def _notice_losses(self, live: frozenset[PeerId], reasons: Mapping[PeerId, str]) -> None:
         for peer in self._live_before - live:
             record = self._table.record(peer)
             if record is not None and record.state in GONE:
                 self._events.emit(PeerLeft(peer=peer, reason=record.state))
             else:
-                reason = self._swarm.channel.last_error(peer) or self._swarm.contacts.last_error(peer) or "silent"
+                reason = (
+                    reasons.get(peer)
+                    or self._swarm.channel.last_error(peer)
+                    or self._swarm.contacts.last_error(peer)
+                    or "silent"
+                )
                 self._events.emit(
                     PeerLost(peer=peer, reason=reason[:300], silent_s=self._table.silence(peer, self.now()) or 0.0)
                 )

@@ -3,9 +3,10 @@
 A peer is alive while it gives signs of life itself, on a connection that proves who it is: newer records of its own,
 answers to our hello. What others bring of it, however new, only says where it may be asked, for anybody can make keys
 and sign with them. The clocks of others do not matter, only ours. Silence makes it suspect (it is probed, and still
-waited for), then dead; a probe that fails shortens that. A newer record from the peer itself refutes suspicion and
-death; after `left`, only a record of a later process life (incarnation) or one that says otherwise does. Time-outs grow
-with our own bad health: when we were not running, or when everybody falls silent at once, the fault is probably ours.
+waited for), then dead; a probe that fails shortens that. Where its host itself says that nobody is there, it is dead at
+once. A newer record from the peer itself refutes suspicion and death; after `left`, only a record of a later process
+life (incarnation) or one that says otherwise does. Time-outs grow with our own bad health: when we were not running, or
+when everybody falls silent at once, the fault is probably ours.
 Source: protocol/05-discovery.md, D11; the last rule after Lifeguard (arXiv 1707.00788).
 """
 
@@ -45,6 +46,8 @@ class _Peer:
     heard_at: Monotonic | None
     """When it gave a sign of life itself last; None = known by hearsay only, from others, disk or DHT."""
     is_unreachable: bool = False
+    is_gone: bool = False
+    """Its host has refused a connection since then."""
     view: PeerView | None = None
     """What `seen_as` answered last; of this record."""
 
@@ -91,7 +94,8 @@ class Membership:
         heard_at = now if is_news else before.heard_at if before is not None else None
         if before is None and len(self._peers) >= PEERS_MAX and not self._make_room(now):
             return False
-        self._peers[record.peer] = _Peer(record, heard_at)
+        is_gone = before is not None and before.is_gone and not is_news
+        self._peers[record.peer] = _Peer(record, heard_at, is_gone=is_gone)
         return not was_live and self.is_live(record.peer, now=now)
 
     def _make_room(self, now: Monotonic) -> bool:
@@ -111,13 +115,23 @@ class Membership:
             return False
         was_live = self.is_live(peer, now=now)
         self._peers[peer].heard_at = now
-        self._peers[peer].is_unreachable = False
+        self._peers[peer].is_unreachable = self._peers[peer].is_gone = False
         return not was_live and self.is_live(peer, now=now)
 
     def reached(self, peer: PeerId, is_reachable: bool) -> None:
         """Answer to a probe: whether messages to the peer get through."""
         if peer in self._peers:
             self._peers[peer].is_unreachable = not is_reachable
+
+    def gone(self, peer: PeerId, *, now: Monotonic) -> bool:
+        """Its connections have ended, and its host refuses others (D11.4); True when it was live until now.
+
+        That is an answer, unlike silence: no patience is needed, however slow the link or busy the machines are.
+        """
+        was_live = self.is_live(peer, now=now)
+        if peer in self._peers:
+            self._peers[peer].is_gone = True
+        return was_live
 
     def forget(self, peer: PeerId) -> None:
         """It is no member any more: what is said of it does not count."""
@@ -154,7 +168,7 @@ class Membership:
             return UNKNOWN
         if known.record.state in GONE:
             return LEFT
-        if known.heard_at is None:
+        if known.heard_at is None or known.is_gone:
             return DEAD
         silence, patience = now - known.heard_at, self.patience
         if silence >= (UNREACHABLE_LIVE_S if known.is_unreachable else LIVE_S) * patience:

@@ -19,6 +19,8 @@ class Channel(asyncio.BufferedProtocol):
     """Both directions of one connection. One reader and one writer at a time."""
 
     def __init__(self) -> None:
+        self.on_ended: Callable[[], None] = lambda: None
+        """Told, perhaps twice, when the other side, or the way to it, has ended the connection."""
         self.num_read = 0
         """Bytes that readers were given."""
         self._transport: asyncio.Transport | None = None
@@ -69,11 +71,14 @@ class Channel(asyncio.BufferedProtocol):
         self._wake(self._reader)
 
     def eof_received(self) -> bool:
+        self.on_ended()
         self._is_ended = True
         self._wake(self._reader)
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if not self._is_aborted:
+            self.on_ended()
         self._is_ended = True
         self._error = exc or self._error
         self._target = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dilocoxd.config.addresses import ip_version, read_address
+from dilocoxd.errors import PeerError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.p2pd.connections import ip_of, is_relayed
 
@@ -39,6 +40,13 @@ class DataHosts:
             if not is_relayed(address):
                 found += await _ips_of(address)
         return list(dict.fromkeys(found))
+
+    async def is_connected(self, peer: PeerId) -> bool:
+        """Whether p2pd has a connection to it, or cannot say."""
+        try:
+            return peer in await self.node.connections()
+        except PeerError:
+            return True  # ours is being started again
 
 
 async def _ips_of(address: str) -> list[str]:

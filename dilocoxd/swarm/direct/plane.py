@@ -17,6 +17,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_peer
 from dilocoxd.swarm.direct.links import DataLink, open_link
 from dilocoxd.swarm.direct.listener import DataListener
+from dilocoxd.swarm.direct.refusals import look
 from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
@@ -41,6 +42,10 @@ Keys = Callable[[PeerId], bytes]
 """DER of a peer's public key; empty as long as nobody has brought its record."""
 
 
+async def _always(peer: PeerId) -> bool:
+    return True
+
+
 class DataPlane:
     """Everything about data connections; one for each daemon."""
 
@@ -58,6 +63,13 @@ class DataPlane:
         """Data ports of those that said hello before their record, and with it their key, was there, or while all
         places were taken."""
         self._woken = asyncio.Event()
+        self._ended: dict[PeerId, Route] = {}
+        """To whom a connection has ended: whether anybody is there is looked at next, or just now."""
+        self._looking: set[PeerId] = set()
+        self.is_connected: Callable[[PeerId], Awaitable[bool]] = _always
+        """Whether p2pd has a connection to a peer."""
+        self.on_gone: Callable[[PeerId], None] = lambda peer: None
+        """Told when nobody is there any more, by the word of the host (D11.4)."""
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
         self.counts: Counter[str] = Counter()
@@ -134,6 +146,7 @@ class DataPlane:
                     self._make_room(in_touch())
                     self._meet_waiting(in_touch())
                     self._trim(in_touch())
+                    self._look_at_ended(group)
                     self._try_due(group, in_touch())
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_EVERY_S):
@@ -141,6 +154,19 @@ class DataPlane:
         finally:
             for peer in list(self._routes):
                 self._forget(peer)
+
+    def _look_at_ended(self, group: asyncio.TaskGroup) -> None:
+        ended, self._ended = self._ended, {}
+        for peer, route in ended.items():
+            if self._routes.get(peer) is route and peer not in self._looking:
+                self._looking.add(peer)
+                task = group.create_task(look(route, self.is_connected, self.on_gone), name=f"whether {peer} is gone")
+                task.add_done_callback(lambda done, peer=peer: self._looking.discard(peer))  # type: ignore[misc]
+
+    def _note_end(self, route: Route) -> None:
+        if route.host:
+            self._ended[route.peer] = route
+            self._woken.set()
 
     def _make_room(self, in_touch: Set[PeerId]) -> None:
         now = asyncio.get_running_loop().time()
@@ -207,6 +233,7 @@ class DataPlane:
             hello = PEER_MESSAGES.decode(frame.message)
             if not isinstance(hello, Hello) or (hello.protocol_major, hello.run_id) != (PROTOCOL_MAJOR, self._run_id):
                 raise PeerError(f"{route.peer} is in another run, or speaks another protocol")
+            link.channel.on_ended = lambda: self._note_end(route)
             link.omits_digests = hello.protocol_minor >= UNDIGESTED_SINCE_MINOR
             is_welcome = True
         except WireError as error:

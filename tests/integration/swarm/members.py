@@ -42,6 +42,7 @@ class Member:
         self.records: list[tuple[PeerRecord, bool]] = []
         self.contacts: list[PeerId] = []
         self.evicted: list[PeerId] = []
+        self.gone: list[PeerId] = []
         self.messages: list[tuple[PeerId, Any]] = []
         self.events: list[Event] = []
         self.is_stopped = asyncio.Event()
@@ -66,6 +67,9 @@ class Member:
 
     def on_evicted(self, peer: PeerId) -> None:
         self.evicted.append(peer)
+
+    def on_gone(self, peer: PeerId) -> None:
+        self.gone.append(peer)
 
     async def on_message(self, peer: PeerId, message: Any) -> None:
         self.messages.append((peer, message))

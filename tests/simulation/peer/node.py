@@ -128,6 +128,7 @@ class Node:
         self.is_up = False
         self.swarm.ledger.crashed.add(self.name)
         self.swarm.note_taken_along()
+        self.swarm.connections_end(self)
         self.epoch += 1
         self.crash_after = None
         self.crash_in_append = ""
@@ -311,6 +312,7 @@ class Node:
         # And whom it was handed over to may die before anybody else has it; so may those who finish what it had begun.
         self.swarm.ledger.left[self.name] = len(self.disk.log) + 1
         self.swarm.note_taken_along()
+        self.swarm.connections_end(self)
         self.epoch += 1
         if self.offered is not None:
             self.swarm.ledger.lost(self.name, self.offered)

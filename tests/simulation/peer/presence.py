@@ -114,6 +114,21 @@ class Presence:
         if self.table.heard(peer, now=self.node.clock()):
             self.report()
 
+    def on_end(self, target: Node) -> None:
+        """Connections to it have just ended: look whether its host refuses others (D11.4)."""
+        there, back = (self.node.world.link(*ends) for ends in self._ends(target))
+
+        def look() -> None:
+            if not target.is_up and not there.is_cut and not back.is_cut:
+                self.believe_gone(target.name)
+
+        self.node.later(self.node.world.rng.uniform(0.01, 0.3), look)
+
+    def believe_gone(self, peer: PeerId) -> None:
+        """Whether it is so or not."""
+        if self.table.gone(peer, now=self.node.clock()):
+            self.report()
+
     def live(self) -> list[PeerId]:
         """To whom the driver sends broadcasts."""
         return self.table.live(now=self.node.clock())
@@ -144,11 +159,14 @@ class Presence:
                 self.node.name, target.name, functools.partial(_arrives, target, self.node.name, record)
             )
 
+    def _ends(self, target: Node) -> tuple[tuple[PeerId, PeerId], tuple[PeerId, PeerId]]:
+        return (self.node.name, target.name), (target.name, self.node.name)
+
     def _probe(self, target: Node) -> None:
         node = self.node
 
         def is_reachable() -> bool:
-            there, back = node.world.link(node.name, target.name), node.world.link(target.name, node.name)
+            there, back = (node.world.link(*ends) for ends in self._ends(target))
             return target.is_up and not target.is_paused and not there.is_cut and not back.is_cut
 
         def finish() -> None:

@@ -18,6 +18,7 @@ from tests.simulation.schedules.scenarios_causes import CAUSES
 from tests.simulation.schedules.scenarios_double_votes import DOUBLE_VOTES
 from tests.simulation.schedules.scenarios_false_sums import FALSE_SUMS
 from tests.simulation.schedules.scenarios_finality import FINALITY
+from tests.simulation.schedules.scenarios_gone import GONE
 from tests.simulation.schedules.scenarios_liars import LIARS
 from tests.simulation.schedules.scenarios_probation import PROBATION
 from tests.simulation.schedules.scenarios_reverts import REVERTS
@@ -290,5 +291,6 @@ SCENARIOS = (
     *PROBATION,
     *REVERTS,
     *FALSE_SUMS,
+    *GONE,
     *RULES,
 )

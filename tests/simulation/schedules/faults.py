@@ -1,5 +1,6 @@
 """What goes wrong in a schedule, and how all of it ends: crashes, pauses, cuts, slow links, disks, leaving."""
 
+import functools
 import random
 
 from dilocoxd.machines.round.inputs import LeaveRequested
@@ -49,6 +50,23 @@ def plan_fault(swarm: Swarm, rng: random.Random, at: float, ends: float) -> None
         cut = _choose_cut(swarm, rng, kind)
         world.at(at, lambda: _set_cut(swarm, cut, is_cut=True))
         world.at(at + lasts, lambda: _set_cut(swarm, cut, is_cut=False))
+
+
+def plan_false_refusals(swarm: Swarm, rng: random.Random, ends: float) -> None:
+    """One that is alive is found gone by others, now and then: something on the way refuses its connections (D11.4).
+
+    Always the same one, and never by itself: two that each take the other for gone are two halves of a split swarm.
+    """
+    victim = rng.choice(list(swarm.nodes.values()))
+
+    def refuse() -> None:
+        swarm.world.log(f"connections to {victim.name} are refused on the way")
+        for node in swarm.nodes.values():
+            if node is not victim and node.is_up and rng.random() < 0.7:
+                node.guarded(functools.partial(node.presence.believe_gone, victim.name))()
+
+    for _ in range(rng.choice([0, 0, 1, 3])):
+        swarm.world.at(rng.uniform(1.0, ends), refuse)
 
 
 def _choose_cut(swarm: Swarm, rng: random.Random, kind: str) -> list[tuple[str, str]]:

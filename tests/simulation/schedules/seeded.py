@@ -9,7 +9,7 @@ from tests.simulation.peer.arithmetic import REAL_CODECS
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.signing import keys_of
 from tests.simulation.schedules.byzantine import KINDS, Mischief
-from tests.simulation.schedules.faults import heal, plan_fault
+from tests.simulation.schedules.faults import heal, plan_false_refusals, plan_fault
 from tests.simulation.swarm import QUIET_S, Swarm
 from tests.simulation.world import World
 
@@ -61,14 +61,16 @@ def run_seed(
     final_depth: int = 0,
     probation_rounds: int = 0,
     has_coalition: bool = False,
+    tells_gone: bool = False,
 ) -> Outcome:
     """Run one schedule. `problem` is empty when every invariant held.
 
     `is_gathered`: everybody sums for itself (X11). `final_depth`: of R28; where final entries keep peers apart in the
     end, an operator decides. `probation_rounds`: who comes after the first entry is on probation for so long (M11).
-    `has_coalition`: of 4 to 10 peers just under a third lie, all in one way or each in its own."""
+    `has_coalition`: of 4 to 10 peers just under a third lie, all in one way or each in its own.
+    `tells_gone`: who crashes is found gone at once, and now and then somebody who is there (D11.4)."""
     world = World(seed, keeps_transcript=keeps_transcript)
-    swarm = Swarm(world, is_gathered=is_gathered, probation_rounds=probation_rounds)
+    swarm = Swarm(world, is_gathered=is_gathered, probation_rounds=probation_rounds, tells_gone=tells_gone)
     swarm.limits = replace(swarm.limits, final_depth=final_depth)
     problem = ""
     try:
@@ -107,6 +109,8 @@ def _run(swarm: Swarm, *, has_coalition: bool) -> None:
         world.at(0.0 if index < 2 else rng.choice([0.0, rng.uniform(0, faults_s / 2)]), node.start)
     for _ in range(rng.choice([0, 1, 2, 4, 8])):
         plan_fault(swarm, rng, rng.uniform(1.0, faults_s), faults_s)
+    if swarm.tells_gone:
+        plan_false_refusals(swarm, rng, faults_s)
     world.run(faults_s)
     heal(swarm)
     world.run(faults_s + rng.choice([1.0, 5.0, CALM_S]))

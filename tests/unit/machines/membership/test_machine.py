@@ -192,3 +192,17 @@ def test_only_a_training_peer_is_expected_to_contribute() -> None:
         (view,) = table.views(now=at(1))
         expected[state] = view.is_training and view.is_live
     assert [state for state, is_due in expected.items() if is_due] == ["training"]
+
+
+def test_who_is_gone_is_dead_at_once_until_it_says_something_itself() -> None:
+    table = Membership(ME)
+    table.seen(record(), now=at(0), is_news=True)
+    assert table.gone(OTHER, now=at(0.1))
+    assert table.state(OTHER, now=at(0.1)) == DEAD
+    assert not table.gone(OTHER, now=at(0.2)), "no news"
+    assert not table.seen(record(sequence=2), now=at(0.3), is_news=False), "others may pass on what it said before"
+    assert not table.is_live(OTHER, now=at(0.3))
+    assert table.heard(OTHER, now=at(0.4))
+    table.gone(OTHER, now=at(0.5))
+    assert table.seen(record(sequence=3), now=at(0.6), is_news=True)
+    assert not table.gone(PeerId("QmUnknown"), now=at(0.7))
