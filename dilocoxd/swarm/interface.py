@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from dilocoxd.ids import Digest, PeerId, RunId
 from dilocoxd.machines.admission.certificates import Authorities
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.p2pd.settings import NodeSettings
 from dilocoxd.swarm.streams.fetch import Served
@@ -103,6 +104,10 @@ class Listener(Protocol):
 
     def on_gone(self, peer: PeerId) -> None:
         """Nobody is there any more: its host has ended all connections, and refuses others."""
+        ...
+
+    def on_hosts(self, heard: HostsHeard) -> None:
+        """Which hosts answer; told while one does not, and when it does again."""
         ...
 
     async def on_message(self, peer: PeerId, message: Any) -> None:

@@ -160,7 +160,7 @@ class Swarm:
         self.data = self.gate.data = open_data_plane(self._settings, hosts, keys, self._serve_data)
         if self.data is not None:
             self.gate.data_port = lambda port=self.data.port: port
-            self.data.is_connected, self.data.on_gone = self._data_hosts.is_connected, self._listener.on_gone
+            self.data.tell(self._data_hosts.is_connected, self._listener.on_gone, self._listener.on_hosts)
             self.data.listener.on_refused = lambda error: self.guard.count("data", error.code)
 
     async def _serve_data(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:

@@ -8,6 +8,9 @@ stop first: only time-outs tell) or *frozen* (SIGSTOP: its kernel answers for ev
 entry that it is in; detection (kill to the first attempt given up by a
 survivor), retry (from there to the commit of that round), idle seconds of the survivors' trainers until then, steps by
 which their phases were extended. Target: idle 0 while detection + retry fits in a phase. Needs root and iptables.
+
+`--calm-s S`: before that, S seconds in which nobody dies, and what the sites took for a death meanwhile; `--rtt-ms`
+and `--loss` (percent): links of user space; `--load`: processes that do nothing but compute.
 """
 
 import argparse
@@ -17,9 +20,11 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +33,8 @@ from click.testing import CliRunner
 from dilocoxd.cli.main import cli
 from tests.bench.paced import HIDDEN_SIZE, limit_for, model_of
 from tests.chaos.judge import read_events
+from tests.harness.internet.conditions import rtt
+from tests.harness.internet.network import Internet
 from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
 from tests.harness.running.run_directories import printed_address, share_authority
 from tests.harness.running.sites import sites, wait_until
@@ -164,7 +171,7 @@ def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mod
     idle = {m.name: round(m.status()["totals"]["idle_s"] - before[m.name]["idle_s"], 3) for m in survivors}
     found = [(r["time"], r["event"], r) for m in survivors for r in read_events(m.run_dir) if r["time"] >= killed_at]
     given_up = [at for at, kind, r in found if kind == "round.abandoned" and r["round"] == index]
-    lost = [at for at, kind, _ in found if kind == "peer.lost"]
+    lost = [at for at, kind, r in found if kind == "peer.lost" and peers[r["peer"]] is victim]
     extended = sum(r["inner_steps"] for at, kind, r in found if kind == "phase.extended" and at <= committed_at)
     network.heal(victim.name)
     if mode == "frozen":
@@ -183,6 +190,7 @@ def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mod
         "was_in_time": not given_up,
         "detection_s": round(min(given_up) - killed_at, 2) if given_up else None,
         "peer_lost_after_s": round(min(lost) - killed_at, 2) if lost else None,
+        "by_all_after_s": round(max(lost) - killed_at, 2) if len(lost) == len(survivors) else None,
         "next_s": round(next_applied(survivors, killed_at) - killed_at, 2),
         "rejoin_s": round(rejoined_at - started_at, 2),
         "detection_and_retry_s": round(committed_at - killed_at, 2),
@@ -192,6 +200,37 @@ def kill_once(network: Network, members: list[NamespacedSite], *, role: str, mod
     }
 
 
+def calm(members: list[NamespacedSite], seconds: float) -> dict[str, Any]:
+    """What is seen in this time, in which nobody dies."""
+    since = time.time()
+    time.sleep(seconds)
+    found = [r for m in members for r in read_events(m.run_dir) if r["time"] >= since]
+    lost, given_up = ([r for r in found if r["event"] == kind] for kind in ("peer.lost", "round.abandoned"))
+    rows = [r for r in members[0].rounds() if (r["applied_at"] or 0) > since]
+    return {
+        "calm_s": seconds,
+        "rounds": len(rows),
+        "of_all": sum(len(r["contributors"]) == len(members) for r in rows),
+        "exchange_s": round(exchange_seconds(members[0]), 2),
+        "peers_lost": len(lost),
+        "why": sorted({r["reason"] for r in lost}),
+        "attempts_given_up": len(given_up),
+        "load_1min": round(os.getloadavg()[0], 1),
+    }
+
+
+@contextlib.contextmanager
+def busy(number: int) -> Iterator[None]:
+    """So many processes that compute."""
+    running = [subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=2, help="of each role and mode")
@@ -199,11 +238,17 @@ def main() -> int:
     parser.add_argument("--modes", default="killed,vanished,frozen")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--step-s", type=float, default=0.15)
+    parser.add_argument("--rtt-ms", type=float, default=0.0)
+    parser.add_argument("--loss", type=float, default=0.0, help="percent; with --rtt-ms")
+    parser.add_argument("--load", type=int, default=0)
+    parser.add_argument("--calm-s", type=float, default=0.0)
     arguments = parser.parse_args()
+    prefix, rtt_s = f"ch{os.getpid() % 10000}su", arguments.rtt_ms / 1000
+    made = Internet(prefix, NAMES, rtt(rtt_s, arguments.loss / 100)) if rtt_s else Network(prefix, NAMES)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with (
         tempfile.TemporaryDirectory(prefix="dilocoxd-survivors-") as name,
-        Network(f"ch{os.getpid() % 10000}su", NAMES) as network,
+        made as network,
     ):
         members = make_sites(Path(name), network, arguments.steps, arguments.steps * arguments.step_s)
         with sites(*members):
@@ -211,9 +256,11 @@ def main() -> int:
                 member.environment[STEP_S_VARIABLE] = str(arguments.step_s)
                 start(member)
             wait_joint(members, 3)
-            for _ in range(arguments.kills):
-                for role in arguments.roles.split(","):
-                    for mode in arguments.modes.split(","):
+            with busy(arguments.load):
+                if arguments.calm_s:
+                    print(json.dumps(calm(members, arguments.calm_s)), flush=True)
+                for role, mode in itertools.product(arguments.roles.split(","), arguments.modes.split(",")):
+                    for _ in range(arguments.kills):
                         print(json.dumps(kill_once(network, members, role=role, mode=mode)), flush=True)
     return 0
 

@@ -76,6 +76,8 @@ class Swarm:
     recovery_limits: r.RecoveryLimits = field(default_factory=quick_recovery)
     tells_gone: bool = False
     """Peers have data ports: who crashes is found gone at once by whom it can be reached (D11.4)."""
+    refused: set[PeerId] = field(default_factory=set)
+    """Who was found gone although it lives."""
     serves_last: int | None = None
     """Payloads of so many newest entries are served, and snapshots; None: all payloads, no snapshots."""
     nodes: dict[PeerId, Node] = field(default_factory=dict)

@@ -13,6 +13,7 @@ from dilocoxd.daemon.peers.serving import Library, serve_bytes
 from dilocoxd.daemon.round.driver import RoundDriver
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.machines.round.inputs import RoundMessage
 from dilocoxd.swarm.interface import SelfDescription
 from dilocoxd.swarm.streams.fetch import Served
@@ -54,6 +55,11 @@ class Arrivals:
         """Where a peer was nobody is."""
         assert self.membership is not None, "joined before the network starts"
         self.membership.on_gone(peer)
+
+    def on_hosts(self, heard: HostsHeard) -> None:
+        """Which hosts answer."""
+        assert self.membership is not None, "joined before the network starts"
+        self.membership.on_hosts(heard)
 
     async def on_message(self, peer: PeerId, message: Any) -> None:
         """A peer's message, in its order. Raises WireError for one that is none of a round."""

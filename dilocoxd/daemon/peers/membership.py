@@ -16,6 +16,7 @@ from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.names import SiteNames
 from dilocoxd.ids import Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.machines.membership.machine import DEAD, GONE, Membership
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import PeersChanged
@@ -25,6 +26,7 @@ from dilocoxd.telemetry.events import EventLog
 from dilocoxd.wire.records import PeerRecord
 
 TICK_S: Final = 1.0
+UNANSWERED: Final = "its host acknowledges nothing"
 REFUSED: Final = "its host refuses connections"
 
 
@@ -97,6 +99,12 @@ class MembershipDriver:
         """Its host says that nobody is there."""
         if self._table.gone(peer, now=self.now()):
             self._notice_losses(frozenset(self.live()), {peer: REFUSED})
+            self.report()
+
+    def on_hosts(self, heard: HostsHeard) -> None:
+        """Which hosts answer, by the word of our kernel."""
+        if self._table.hosts(heard, now=self.now()):
+            self._notice_losses(frozenset(self.live()), dict.fromkeys(heard.silent, UNANSWERED))
             self.report()
 
     def on_evicted(self, peer: PeerId) -> None:

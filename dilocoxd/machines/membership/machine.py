@@ -4,9 +4,10 @@ A peer is alive while it gives signs of life itself, on a connection that proves
 answers to our hello. What others bring of it, however new, only says where it may be asked, for anybody can make keys
 and sign with them. The clocks of others do not matter, only ours. Silence makes it suspect (it is probed, and still
 waited for), then dead; a probe that fails shortens that. Where its host itself says that nobody is there, it is dead at
-once. A newer record from the peer itself refutes suspicion and death; after `left`, only a record of a later process
-life (incarnation) or one that says otherwise does. Time-outs grow with our own bad health: when we were not running, or
-when everybody falls silent at once, the fault is probably ours.
+once; where its host acknowledges nothing while those of most others do, within about a second. A newer record from the
+peer itself refutes suspicion and death; after `left`, only a record of a later process life (incarnation) or one that
+says otherwise does. Time-outs grow with our own bad health: when we were not running, or when everybody falls silent at
+once, the fault is probably ours.
 Source: protocol/05-discovery.md, D11; the last rule after Lifeguard (arXiv 1707.00788).
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.wire.records import PeerRecord
 
@@ -48,6 +50,8 @@ class _Peer:
     is_unreachable: bool = False
     is_gone: bool = False
     """Its host has refused a connection since then."""
+    is_cut: bool = False
+    """Its host acknowledges nothing, and we hear most of the others."""
     view: PeerView | None = None
     """What `seen_as` answered last; of this record."""
 
@@ -94,8 +98,9 @@ class Membership:
         heard_at = now if is_news else before.heard_at if before is not None else None
         if before is None and len(self._peers) >= PEERS_MAX and not self._make_room(now):
             return False
-        is_gone = before is not None and before.is_gone and not is_news
-        self._peers[record.peer] = _Peer(record, heard_at, is_gone=is_gone)
+        new = self._peers[record.peer] = _Peer(record, heard_at)
+        if before is not None and not is_news:
+            new.is_gone, new.is_cut = before.is_gone, before.is_cut
         return not was_live and self.is_live(record.peer, now=now)
 
     def _make_room(self, now: Monotonic) -> bool:
@@ -115,7 +120,8 @@ class Membership:
             return False
         was_live = self.is_live(peer, now=now)
         self._peers[peer].heard_at = now
-        self._peers[peer].is_unreachable = self._peers[peer].is_gone = False
+        known = self._peers[peer]
+        known.is_unreachable = known.is_gone = known.is_cut = False
         return not was_live and self.is_live(peer, now=now)
 
     def reached(self, peer: PeerId, is_reachable: bool) -> None:
@@ -132,6 +138,29 @@ class Membership:
         if peer in self._peers:
             self._peers[peer].is_gone = True
         return was_live
+
+    def hosts(self, heard: HostsHeard, *, now: Monotonic) -> bool:
+        """Which hosts answer (D11.5); True when that changes who is live.
+
+        Only with more than half of all on our side, ourselves included: else the fault may be ours, and of two halves
+        that lost each other for a second both would go on alone.
+        """
+        before = self.live(now=now)
+        for peer in heard.answering & self._peers.keys():
+            self._peers[peer].is_cut = False
+        expected = [peer for peer, known in self._peers.items() if self._is_heard(known, now)]
+        answering = sum(peer in heard.answering for peer in expected)
+        for peer in heard.silent.intersection(expected):
+            self._peers[peer].is_cut = self._are_most(answering, len(expected))
+        return before != self.live(now=now)
+
+    @staticmethod
+    def _are_most(answering: int, expected: int) -> bool:
+        return 2 * (1 + answering) > 1 + expected
+
+    def _is_heard(self, known: _Peer, now: Monotonic) -> bool:
+        """Live, but for what its host's silence says."""
+        return self._state(known, now) in (ALIVE, SUSPECT)
 
     def forget(self, peer: PeerId) -> None:
         """It is no member any more: what is said of it does not count."""
@@ -166,6 +195,10 @@ class Membership:
         known = self._peers.get(peer)
         if known is None:
             return UNKNOWN
+        state = self._state(known, now)
+        return DEAD if known.is_cut and state in (ALIVE, SUSPECT) else state
+
+    def _state(self, known: _Peer, now: Monotonic) -> str:
         if known.record.state in GONE:
             return LEFT
         if known.heard_at is None or known.is_gone:

@@ -10,6 +10,7 @@ from typing import Final
 
 from dilocoxd.errors import PeerError
 from dilocoxd.swarm.direct.channel import Channel
+from dilocoxd.swarm.direct.kernel import Options
 from dilocoxd.swarm.direct.sockets import tune
 
 HANDSHAKE_S: Final = 10.0
@@ -52,6 +53,7 @@ class DataLink:
 
     channel: Channel
     tls: ssl.SSLObject
+    sock: Options
     omits_digests: bool = False
     """Whether the other side takes pieces without a digest."""
     idle_since: float = 0.0
@@ -108,7 +110,7 @@ async def _shaken(sock: socket.socket, context: ssl.SSLContext, *, is_ours: bool
             ssl_shutdown_timeout=SHUTDOWN_S,
         )
     transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-    return DataLink(channel, transport.get_extra_info("ssl_object"))
+    return DataLink(channel, transport.get_extra_info("ssl_object"), transport.get_extra_info("socket"))
 
 
 async def accept_link(sock: socket.socket, context: ssl.SSLContext) -> DataLink:

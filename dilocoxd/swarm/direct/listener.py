@@ -34,7 +34,7 @@ class DataListener:
         self._keys: dict[PeerId, bytes] = {}
         self._anchors: dict[PeerId, bytes] = {}
         self._context = credentials.server_context()
-        self._open: dict[PeerId, set[asyncio.Task[None]]] = {}
+        self._open: dict[PeerId, dict[asyncio.Task[None], DataLink]] = {}
         self.vestibule = Vestibule(asyncio.get_running_loop().time)
         self.counts: Counter[str] = Counter()
         """handshakes_done, handshakes_failed."""
@@ -73,6 +73,10 @@ class DataListener:
         self._context = self._credentials.server_context()
         for anchor in self._anchors.values():
             self._context.load_verify_locations(cadata=anchor)
+
+    def links(self, peer: PeerId) -> list[DataLink]:
+        """Connections that came from it and are open."""
+        return list(self._open.get(peer, {}).values())
 
     async def run(self) -> None:
         """Let others in, until cancelled."""
@@ -119,11 +123,11 @@ class DataListener:
     async def _hold(self, peer: PeerId, link: DataLink, network: str) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._open.setdefault(peer, set()).add(task)
+        self._open.setdefault(peer, {})[task] = link
         try:
             await self._serve(peer, link.protocol(), link, network)
         finally:
             link.abort()
-            self._open[peer].discard(task)
+            del self._open[peer][task]
             if not self._open[peer]:
                 del self._open[peer]

@@ -14,9 +14,11 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_peer
 from dilocoxd.swarm.direct.links import DataLink, open_link
 from dilocoxd.swarm.direct.listener import DataListener
+from dilocoxd.swarm.direct.looks import HostLooks
 from dilocoxd.swarm.direct.refusals import look
 from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
@@ -67,9 +69,8 @@ class DataPlane:
         """To whom a connection has ended: whether anybody is there is looked at next, or just now."""
         self._looking: set[PeerId] = set()
         self.is_connected: Callable[[PeerId], Awaitable[bool]] = _always
-        """Whether p2pd has a connection to a peer."""
         self.on_gone: Callable[[PeerId], None] = lambda peer: None
-        """Told when nobody is there any more, by the word of the host (D11.4)."""
+        self.on_hosts: Callable[[HostsHeard], None] = lambda heard: None
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
         self.counts: Counter[str] = Counter()
@@ -79,6 +80,16 @@ class DataPlane:
     def port(self) -> int:
         """Where others reach ours."""
         return self.listener.port
+
+    def tell(
+        self,
+        is_connected: Callable[[PeerId], Awaitable[bool]],
+        on_gone: Callable[[PeerId], None],
+        on_hosts: Callable[[HostsHeard], None],
+    ) -> None:
+        """`is_connected`: whether p2pd has a connection to a peer. `on_gone`: told when nobody is there any more, by
+        the word of the host (D11.4). `on_hosts`: told while hosts do not answer, and when they do again (D11.5)."""
+        self.is_connected, self.on_gone, self.on_hosts = is_connected, on_gone, on_hosts
 
     # ---- whom we know -----------------------------------------------------------------------------------------
 
@@ -141,6 +152,8 @@ class DataPlane:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.listener.run(), name="data port")
+                looks = HostLooks(self.on_hosts)
+                group.create_task(looks.run(self._links), name="looks at hosts")
                 while True:
                     self._woken.clear()
                     self._make_room(in_touch())
@@ -154,6 +167,11 @@ class DataPlane:
         finally:
             for peer in list(self._routes):
                 self._forget(peer)
+
+    def _links(self) -> dict[PeerId, list[DataLink]]:
+        return {
+            peer: [*route.resting(), *route.used, *self.listener.links(peer)] for peer, route in self._routes.items()
+        }
 
     def _look_at_ended(self, group: asyncio.TaskGroup) -> None:
         ended, self._ended = self._ended, {}

@@ -62,6 +62,10 @@ class Route:
             link.abort()
         return None
 
+    def resting(self) -> list[DataLink]:
+        """Idle connections, for each protocol the one used last."""
+        return [links[-1] for links in self.idle.values() if links]
+
     def shared(self, protocol: str) -> DataLink | None:
         """Where nobody writes, and the fewest answers are due; None: there is no such connection."""
         free = (

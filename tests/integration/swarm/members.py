@@ -13,6 +13,7 @@ from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, RunId
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.interface import SelfDescription, SwarmSettings
 from dilocoxd.swarm.service import Swarm
@@ -43,6 +44,7 @@ class Member:
         self.contacts: list[PeerId] = []
         self.evicted: list[PeerId] = []
         self.gone: list[PeerId] = []
+        self.silent: list[PeerId] = []
         self.messages: list[tuple[PeerId, Any]] = []
         self.events: list[Event] = []
         self.is_stopped = asyncio.Event()
@@ -70,6 +72,9 @@ class Member:
 
     def on_gone(self, peer: PeerId) -> None:
         self.gone.append(peer)
+
+    def on_hosts(self, heard: HostsHeard) -> None:
+        self.silent += heard.silent
 
     async def on_message(self, peer: PeerId, message: Any) -> None:
         self.messages.append((peer, message))

@@ -73,7 +73,7 @@ async def header_for(member: Member, num_bytes: int, sha256: bytes) -> SegmentHe
 async def test_site_killed_in_mid_transfer_is_a_failure_and_leaves_no_orphan(tmp_path: Path) -> None:
     size = 64 * MIB
     async with child(tmp_path / "b", size) as b, running(a := member(tmp_path / "a", b.address)):
-        await until(lambda: b.peer_id in a.swarm.contacts.in_touch, "contact")
+        await until(lambda: a.swarm.payloads_to(b.peer_id).is_data, "a data connection")
         tree, num_sent = b.tree, 0
 
         async def kill_half_way(num_bytes: int) -> None:
@@ -87,6 +87,7 @@ async def test_site_killed_in_mid_transfer_is_a_failure_and_leaves_no_orphan(tmp
             with pytest.raises(PeerError):
                 await BulkSender(a.swarm.gate, kill_half_way).send_segment(b.peer_id, header, source, attempts=2)
         assert await b.line() == "", "nothing was confirmed"
+        await until(lambda: b.peer_id in a.gone, "its host has said that nobody is there")
         await until(lambda: not any(process.is_running() for process in tree[1:]), "p2pd is gone too")
 
 
@@ -114,6 +115,7 @@ async def test_frozen_site_is_given_up_and_served_again_when_it_wakes(tmp_path: 
                 with pytest.raises(PeerError):
                     await BulkSender(a.swarm.gate).send_segment(b.peer_id, header, source, attempts=1)
                 assert not await a.swarm.probe(b.peer_id, timeout_s=1.0)
+                assert not a.gone and not a.silent, "its kernel answers for it"
             finally:
                 b.process.send_signal(signal.SIGCONT)
             a.swarm.gate.progress_timeout_s = 30.0

@@ -327,8 +327,8 @@ class Node:
     def _persist_entry(self, command: c.PersistEntry) -> None:
         payload: Payload = dict(self.worker.result)
         assert hashes(payload) == command.signed.entry.result_hashes, f"{self.name}: RESULT is not what was voted for"
-        others = [node for node in self.swarm.nodes.values() if node is not self]
-        if missed := {node.name for node in others if node.stands_still() and not self._waits_for(node)}:
+        still = [n for n in self.swarm.nodes.values() if n.stands_still() or n.name in self.swarm.refused]
+        if missed := {node.name for node in still if node is not self and not self._waits_for(node)}:
             self.swarm.ledger.decided_without(missed, command.signed.entry.round)
             self.swarm.note_taken_along(missed)
         self.later(self.world.rng.uniform(0.005, 0.1), lambda: self._persisted(command, payload))

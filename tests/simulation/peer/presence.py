@@ -9,8 +9,9 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from dilocoxd.ids import PeerId, RoundIndex
+from dilocoxd.ids import Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.membership.catch_up import MEET_PATIENCE_S, CatchUp
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.machines.membership.machine import Membership
 from dilocoxd.machines.round import inputs as e
 from dilocoxd.wire.entry import entry_hash
@@ -25,6 +26,7 @@ HEARTBEAT_S = 3.0
 TICK_S = 1.0
 PROBE_TIMEOUT_S = 5.0
 AUDITED = 12
+CUT_S = 0.9
 
 
 def spoiled(node: Node) -> tuple[RoundIndex | None, RoundIndex] | None:
@@ -48,6 +50,7 @@ class Presence:
         self.sequence = 0
         self.beat_at = 0.0
         self.probing: set[PeerId] = set()
+        self.cut_since: dict[PeerId, Monotonic] = {}
         for record in node.disk.records.values():
             self.table.seen(record, now=node.clock(), is_news=False)
 
@@ -91,6 +94,8 @@ class Presence:
         node = self.node
         now = node.clock()
         self.table.tick(now=now)
+        if node.swarm.tells_gone:
+            self.table.hosts(self._hosts(now), now=now)
         for peer in self.table.to_probe(now=now):
             if peer not in self.probing:
                 self.probing.add(peer)
@@ -116,16 +121,33 @@ class Presence:
 
     def on_end(self, target: Node) -> None:
         """Connections to it have just ended: look whether its host refuses others (D11.4)."""
-        there, back = (self.node.world.link(*ends) for ends in self._ends(target))
+        node = self.node
+        there, back = (node.world.link(*ends) for ends in self._ends(target))
 
         def look() -> None:
-            if not target.is_up and not there.is_cut and not back.is_cut:
-                self.believe_gone(target.name)
+            if (
+                not target.is_up
+                and not there.is_cut
+                and not back.is_cut
+                and self.table.gone(target.name, now=node.clock())
+            ):
+                self.report()
 
-        self.node.later(self.node.world.rng.uniform(0.01, 0.3), look)
+        node.later(node.world.rng.uniform(0.01, 0.3), look)
+
+    def _hosts(self, now: Monotonic) -> HostsHeard:
+        """What the kernel knows (D11.5): a host that is reached answers, also for who stands still. Looked at each
+        second, and not only in exchanges, so more is found, not less."""
+        nodes, link = self.node.swarm.nodes, self.node.world.link
+        known = [nodes[peer] for peer in self.table.known()]
+        cut = {n.name for n in known if any(link(*ends).is_cut for ends in self._ends(n))}
+        self.cut_since = {peer: self.cut_since.get(peer, now) for peer in cut}
+        silent = {peer for peer, since in self.cut_since.items() if now - since >= CUT_S}
+        return HostsHeard(frozenset(n.name for n in known if n.is_up and n.name not in cut), frozenset(silent))
 
     def believe_gone(self, peer: PeerId) -> None:
-        """Whether it is so or not."""
+        """It lives, but something on the way refuses our connections."""
+        self.node.swarm.refused.add(peer)
         if self.table.gone(peer, now=self.node.clock()):
             self.report()
 

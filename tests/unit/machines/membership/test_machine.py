@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from dilocoxd.ids import Monotonic, PeerId, RunId
+from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.machines.membership.machine import (
     DEAD,
     LEFT,
@@ -206,3 +207,46 @@ def test_who_is_gone_is_dead_at_once_until_it_says_something_itself() -> None:
     table.gone(OTHER, now=at(0.5))
     assert table.seen(record(sequence=3), now=at(0.6), is_news=True)
     assert not table.gone(PeerId("QmUnknown"), now=at(0.7))
+
+
+def silent(*peers: str, answering: tuple[str, ...] = ()) -> HostsHeard:
+    return HostsHeard(frozenset(map(PeerId, answering)), frozenset(map(PeerId, peers)))
+
+
+def of_peers(*names: str) -> Membership:
+    table = Membership(ME)
+    for name in names:
+        table.seen(record(peer=PeerId(name)), now=at(0), is_news=True)
+    return table
+
+
+def test_whose_host_is_silent_is_dead_while_most_others_answer() -> None:
+    table = of_peers("b", "c")
+    assert table.hosts(silent("c", answering=("b",)), now=at(1))
+    assert table.live(now=at(1)) == ["b"]
+    assert not table.hosts(silent("c", answering=("b",)), now=at(1.2)), "no news"
+    assert table.hosts(silent(answering=("b", "c")), now=at(2))
+    assert table.live(now=at(2)) == ["b", "c"]
+
+
+def test_halves_that_lose_each_other_wait_as_before() -> None:
+    table = of_peers("b", "c", "d")
+    table.hosts(silent("c", answering=("b", "d")), now=at(1))
+    assert table.live(now=at(1)) == ["b", "d"], "d answered a moment ago"
+    table.hosts(silent("c", "d", answering=("b",)), now=at(1.2))
+    assert table.live(now=at(1.2)) == ["b", "c", "d"]
+
+
+def test_nobody_is_taken_for_cut_off_by_one_that_hears_nobody() -> None:
+    for names in (("b",), ("b", "c")):
+        table = of_peers(*names)
+        assert not table.hosts(silent(*names), now=at(1))
+        assert table.live(now=at(1)) == list(names)
+
+
+def test_who_was_silent_and_says_something_itself_is_live_whatever_others_pass_on() -> None:
+    table = of_peers("b", "c")
+    table.hosts(silent("c", answering=("b",)), now=at(1))
+    table.seen(record(peer=PeerId("c"), sequence=2), now=at(1.1), is_news=False)
+    assert not table.is_live(PeerId("c"), now=at(1.1))
+    assert table.heard(PeerId("c"), now=at(1.2))

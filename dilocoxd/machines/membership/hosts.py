@@ -1,0 +1,77 @@
+"""Decides from what the kernel says of connections whether the hosts at their other ends answer at all. Pure.
+
+Kernels acknowledge what they get within a round trip, however busy the machine and whatever its processes do. So a
+host that acknowledges neither what was sent nor what was sent again is cut off, long before its process is missed. Who
+stands still (SIGSTOP) or dies is not: its kernel goes on. Times follow the round trip that the kernel has measured.
+Source: protocol/05-discovery.md, D11.5.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.ids import Monotonic, PeerId
+
+REPEATS: Final = 2
+"""Sent again so often, each time after twice as long as before (200 ms at least), or asked again by keep-alive."""
+QUIET_S: Final = 0.5
+"""Nothing at all came for so long and two round trips."""
+HOLD_S: Final = 0.2
+"""The last repetition gets this and one and a half round trips."""
+ANSWER_S: Final = 1.5
+"""A host from which something came within this and two round trips answers: idle ones are asked once a second."""
+LOOK_LATE_S: Final = 0.7
+"""A look that comes so long after the one before says that we were not running: what is old may just not be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFacts:
+    """What the kernel says of one connection."""
+
+    heard_s: float
+    """Since anything came by it, acknowledgements included."""
+    num_repeats: int
+    """How often what is not acknowledged was sent again, or a keep-alive was, since anything was acknowledged."""
+    round_trip_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class HostsHeard:
+    """Of the peers that were looked at; of the others nothing is known."""
+
+    answering: frozenset[PeerId]
+    silent: frozenset[PeerId]
+
+
+class HostWatch:
+    """Looks, some each second, at the connections that were used a moment ago."""
+
+    def __init__(self) -> None:
+        self._unanswered: dict[PeerId, Monotonic] = {}
+        """Since which look all connections of a peer are quiet, with something that was repeated."""
+        self._looked_at = Monotonic(0.0)
+
+    def look(self, links: Mapping[PeerId, Sequence[LinkFacts]], now: Monotonic) -> HostsHeard:
+        """Every connection of each peer, at least one of each."""
+        if now - self._looked_at > LOOK_LATE_S:
+            self._unanswered.clear()
+        self._looked_at = now
+        self._unanswered = {
+            peer: self._unanswered.get(peer, now) for peer, facts in links.items() if _is_unanswered(facts)
+        }
+        silent = [p for p, since in self._unanswered.items() if now - since >= HOLD_S + 1.5 * _round_trip_s(links[p])]
+        answering = [p for p, facts in links.items() if _heard_s(facts) <= ANSWER_S + 2 * _round_trip_s(facts)]
+        return HostsHeard(frozenset(answering).difference(silent), frozenset(silent))
+
+
+def _is_unanswered(facts: Sequence[LinkFacts]) -> bool:
+    is_repeated = max(link.num_repeats for link in facts) >= REPEATS
+    return is_repeated and _heard_s(facts) >= QUIET_S + 2 * _round_trip_s(facts)
+
+
+def _heard_s(facts: Sequence[LinkFacts]) -> float:
+    return min(link.heard_s for link in facts)
+
+
+def _round_trip_s(facts: Sequence[LinkFacts]) -> float:
+    return max(link.round_trip_s for link in facts)

@@ -1,0 +1,50 @@
+"""Whose host answers: silence counts once something was sent again in vain, for longer on longer links."""
+
+from dilocoxd.ids import Monotonic, PeerId
+from dilocoxd.machines.membership.hosts import HostWatch, LinkFacts
+
+A, B = PeerId("a"), PeerId("b")
+LOOK_S = 0.1
+
+
+def first_silent_s(round_trip_s: float, repeated_at: float, *others: LinkFacts, limit_s: float = 9.0) -> float | None:
+    """When A counts as silent, whose link went quiet at 0 and has repeated twice in vain at `repeated_at`."""
+    watch = HostWatch()
+    for number in range(1, int(limit_s / LOOK_S)):
+        now = number * LOOK_S
+        link = LinkFacts(now, 2 if now >= repeated_at else 1, round_trip_s)
+        if A in watch.look({A: (link, *others), B: (LinkFacts(0.0, 0, 0.0),)}, Monotonic(now)).silent:
+            return round(now, 1)
+    return None
+
+
+def test_host_that_acknowledges_nothing_is_silent_within_about_a_second() -> None:
+    assert first_silent_s(0.001, 0.6) in (0.9, 1.0)
+
+
+def test_long_link_gets_the_time_of_its_round_trips() -> None:
+    repeated_at = 1.8  # RTO 0.6 s, then 1.2 s
+    found = first_silent_s(0.3, repeated_at)
+    assert found is not None and found > repeated_at + 0.3 + 0.3, "the second repetition could be answered"
+
+
+def test_connection_that_brings_something_speaks_for_its_host() -> None:
+    assert first_silent_s(0.001, 0.6, LinkFacts(0.2, 0, 0.001)) is None
+
+
+def test_idle_connection_says_nothing() -> None:
+    assert first_silent_s(0.001, 1e9) is None
+
+
+def test_who_was_not_running_begins_anew() -> None:
+    watch, quiet = HostWatch(), (LinkFacts(5.0, 3, 0.001),)
+    assert not watch.look({A: quiet}, Monotonic(1.0)).silent
+    assert not watch.look({A: quiet}, Monotonic(9.0)).silent
+    assert watch.look({A: quiet}, Monotonic(9.5)).silent == {A}
+
+
+def test_host_answers_that_was_heard_a_moment_ago() -> None:
+    watch = HostWatch()
+    heard = watch.look({A: (LinkFacts(1.2, 1, 0.001),), B: (LinkFacts(1.9, 0, 0.001),)}, Monotonic(1.0))
+    assert heard.answering == {A} and not heard.silent
+    assert watch.look({B: (LinkFacts(1.9, 0, 0.3),)}, Monotonic(1.1)).answering == {B}
