@@ -134,8 +134,7 @@ class Swarm:
 
     async def start(self) -> None:
         """Load peers.json, start p2pd and serve. Raises ConfigError (port), WorkerError (p2pd), StoreError (disk)."""
-        problem = self._file.load()
-        if problem:
+        if problem := self._file.load():
             self._emit(InputRejected(peer="peers.json", code="malformed", detail=problem))
         problem = self.admissions.load() if self.admissions is not None else ""
         if problem:
@@ -159,7 +158,8 @@ class Swarm:
         hosts, keys = self._data_hosts.find, self.book.key_of
         self.data = self.gate.data = open_data_plane(self._settings, hosts, keys, self._serve_data)
         if self.data is not None:
-            self.gate.data_port = lambda port=self.data.port: port
+            port = self.data.port
+            self.gate.data_port = lambda: port
             self.data.tell(self._data_hosts.is_connected, self._listener.on_gone, self._listener.on_hosts)
             self.data.listener.on_refused = lambda error: self.guard.count("data", error.code)
 

@@ -18,6 +18,7 @@ CAPS: Final = {
     "daemon/peers/outside.py _Word.reached": "addresses, not peers: ADDRESSES_TRIED in one answer",
     "daemon/round/inbox.py RoundInbox._own_room": "who has a stream that waits: at most the room's streams",
     "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",
+    "machines/membership/hosts.py HostWatch._silent": "routes, ROUTES_MAX",
     "machines/membership/hosts.py HostWatch._unanswered": "routes, ROUTES_MAX",
     "machines/membership/machine.py Membership._peers": "PEERS_MAX, by hearsay first",
     "machines/peers/conflicts.py Conflicts.spans": "the pairs of until",

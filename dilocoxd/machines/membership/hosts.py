@@ -49,6 +49,8 @@ class HostWatch:
     def __init__(self) -> None:
         self._unanswered: dict[PeerId, Monotonic] = {}
         """Since which look all connections of a peer are quiet, with something that was repeated."""
+        self._silent: dict[PeerId, Monotonic] = {}
+        """Since when we call a host silent: what came before is no answer, though the links that told it are closed."""
         self._looked_at = Monotonic(0.0)
 
     def look(self, links: Mapping[PeerId, Sequence[LinkFacts]], now: Monotonic) -> HostsHeard:
@@ -59,14 +61,26 @@ class HostWatch:
         self._unanswered = {
             peer: self._unanswered.get(peer, now) for peer, facts in links.items() if _is_unanswered(facts)
         }
-        silent = [p for p, since in self._unanswered.items() if now - since >= HOLD_S + 1.5 * _round_trip_s(links[p])]
-        answering = [p for p, facts in links.items() if _heard_s(facts) <= ANSWER_S + 2 * _round_trip_s(facts)]
-        return HostsHeard(frozenset(answering).difference(silent), frozenset(silent))
+        answering = frozenset(peer for peer, facts in links.items() if self._answers(peer, facts, now))
+        silent = {peer for peer, since in self._unanswered.items() if now - since >= _hold_s(links[peer])}
+        silent |= self._silent.keys() & links.keys()
+        self._silent = {peer: self._silent.get(peer, now) for peer in silent - answering}
+        return HostsHeard(answering, frozenset(self._silent))
+
+    def _answers(self, peer: PeerId, facts: Sequence[LinkFacts], now: Monotonic) -> bool:
+        heard_s = _heard_s(facts)
+        if peer in self._silent:
+            return now - heard_s > self._silent[peer]
+        return peer not in self._unanswered and heard_s <= ANSWER_S + 2 * _round_trip_s(facts)
 
 
 def _is_unanswered(facts: Sequence[LinkFacts]) -> bool:
     is_repeated = max(link.num_repeats for link in facts) >= REPEATS
     return is_repeated and _heard_s(facts) >= QUIET_S + 2 * _round_trip_s(facts)
+
+
+def _hold_s(facts: Sequence[LinkFacts]) -> float:
+    return HOLD_S + 1.5 * _round_trip_s(facts)
 
 
 def _heard_s(facts: Sequence[LinkFacts]) -> float:

@@ -150,8 +150,8 @@ class Membership:
             self._peers[peer].is_cut = False
         expected = [peer for peer, known in self._peers.items() if self._is_heard(known, now)]
         answering = sum(peer in heard.answering for peer in expected)
-        for peer in heard.silent.intersection(expected):
-            self._peers[peer].is_cut = self._are_most(answering, len(expected))
+        for peer in heard.silent.intersection(expected) if self._are_most(answering, len(expected)) else ():
+            self._peers[peer].is_cut = True
         return before != self.live(now=now)
 
     @staticmethod

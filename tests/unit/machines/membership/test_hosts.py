@@ -48,3 +48,13 @@ def test_host_answers_that_was_heard_a_moment_ago() -> None:
     heard = watch.look({A: (LinkFacts(1.2, 1, 0.001),), B: (LinkFacts(1.9, 0, 0.001),)}, Monotonic(1.0))
     assert heard.answering == {A} and not heard.silent
     assert watch.look({B: (LinkFacts(1.9, 0, 0.3),)}, Monotonic(1.1)).answering == {B}
+
+
+def test_silent_host_answers_when_something_comes_and_not_when_the_connections_that_told_it_are_closed() -> None:
+    watch, quiet, other = HostWatch(), LinkFacts(0.8, 2, 0.001), LinkFacts(0.9, 0, 0.001)
+    watch.look({A: (quiet, other)}, Monotonic(1.0))
+    assert watch.look({A: (quiet, other)}, Monotonic(1.3)).silent == {A}
+    heard = watch.look({A: (other,)}, Monotonic(1.4))
+    assert heard.silent == {A} and not heard.answering
+    heard = watch.look({A: (LinkFacts(0.05, 0, 0.001),)}, Monotonic(1.5))
+    assert heard.answering == {A} and not heard.silent

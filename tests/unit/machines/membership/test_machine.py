@@ -233,8 +233,15 @@ def test_halves_that_lose_each_other_wait_as_before() -> None:
     table = of_peers("b", "c", "d")
     table.hosts(silent("c", answering=("b", "d")), now=at(1))
     assert table.live(now=at(1)) == ["b", "d"], "d answered a moment ago"
-    table.hosts(silent("c", "d", answering=("b",)), now=at(1.2))
-    assert table.live(now=at(1.2)) == ["b", "c", "d"]
+    assert not table.hosts(silent("c", "d", answering=("b",)), now=at(1.2))
+    assert table.live(now=at(1.2)) == ["b", "d"], "c is not there, and d is waited for"
+
+
+def test_who_is_cut_off_stays_so_while_connections_to_others_are_opened_anew() -> None:
+    table = of_peers("b", "c")
+    table.hosts(silent("c", answering=("b",)), now=at(1))
+    assert not table.hosts(silent("c"), now=at(1.1))
+    assert table.live(now=at(1.1)) == ["b"]
 
 
 def test_nobody_is_taken_for_cut_off_by_one_that_hears_nobody() -> None:
