@@ -39,6 +39,7 @@ FAILED_ONCE = (
         1193300,
         1201261,
         1208646,
+        1218371,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

@@ -249,6 +249,10 @@ MORE = pytest.mark.families
         pytest.param({**TENSOR2, "pipeline": 2, "kind": "hf:smollm3"}, marks=MORE),
         pytest.param({**TENSOR2, "kind": "hf:mistral window"}, marks=MORE),
         pytest.param({**TENSOR2, "pipeline": 2, "kind": "llama"}, marks=MORE),
+        pytest.param(
+            {**TENSOR2, "pipeline": 2, "schedule": "zbvzerobubble", "per_rank": 2, "microbatches": 4}, marks=MORE
+        ),
+        pytest.param({**TENSOR2, "shard": 2, "is_compiled": True}, marks=(MORE, pytest.mark.compiled)),
     ],
     ids=lambda layout: "-".join(f"{name}={value}" for name, value in layout.items() if name != "microbatches"),
 )
@@ -323,8 +327,9 @@ def test_bfloat16_stays_near_float32(tmp_path: Path, forks: Forks, layout: dict[
         {"pipeline": 2, "kind": "hf:gemma3_text"},
         {**PP2_SHARD2, "is_checkpointed": True, "loss_chunk": 7},
         {"shard": 2, "kind": "hf:gpt2"},
+        pytest.param({**TENSOR2, "shard": 2}, marks=MORE),
     ],
-    ids=["pipeline-tied", "pipeline-and-shard-checkpointed", "shard-layer-norm"],
+    ids=["pipeline-tied", "pipeline-and-shard-checkpointed", "shard-layer-norm", "tensor-and-shard"],
 )
 def test_hidden_states_and_gathers_in_16_bits_stay_as_near(
     tmp_path: Path, forks: Forks, layout: dict[str, Any]
