@@ -1,6 +1,6 @@
 """What the documents tell people to type can be typed: each command of dilocoxd exists, with the options it is given.
 
-Whole pages are typed elsewhere: the tutorials by tests/tutorials, the quickstart and README by tests/containers.
+What stands in blocks is typed, too: by test_typed.py, or by the tests that it names (the tutorials by tests/tutorials).
 """
 
 import re
