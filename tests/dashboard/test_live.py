@@ -12,6 +12,7 @@ from tests.dashboard.checks import check_page
 from tests.dashboard.pictures import whole_page
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.synthetic.fake_site import HOLD
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 PATIENCE_S = 90
@@ -111,3 +112,20 @@ def test_page_follows_a_real_run_a_killed_site_and_a_restart(tmp_path: Path) -> 
             assert {number: after[number] for number in before} == before, "bytes of the earlier life are there"
             assert page.run("return window.isSamePage") is True
             assert page.errors() == []
+            check_catching_up(page, tmp_path, a, c)
+
+
+def check_catching_up(page: Page, folder: Path, other: SiteProcess, site: SiteProcess) -> None:
+    """Its own page, and what others show of it, while a site that lost its log has fetched the run and applies it."""
+    (site.run_dir / "log").rename(folder / "log-away")
+    (site.run_dir / HOLD).touch()
+    site.start_without_model()
+    page.until(lambda: "1 catches up" in page.text("sites-summary"), "the others show that it catches up")
+    page.open(f"http://127.0.0.1:{site.port}/")
+    page.until_loaded()
+    page.until(lambda: "Catching up with the run" in page.text("now-h"), "its own first line says so")
+    check_screens(page, folder, "catches-up")
+    (site.run_dir / HOLD).unlink()
+    site.wait_height(other.state()["height"], PATIENCE_S)
+    page.until(lambda: "3 of 3 sites train" in page.text("now-h"), "it trains along again")
+    assert page.errors() == []
