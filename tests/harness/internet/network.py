@@ -44,6 +44,11 @@ class Internet(Network):
             self._forwarder.communicate()  # closes stdin: it ends
         super()._remove()
 
+    def pids(self, name: str) -> list[int]:
+        """Processes of a site, but for the one that carries packets: it is in the namespace that it made last."""
+        assert self._forwarder is not None
+        return [pid for pid in super().pids(name) if pid != self._forwarder.pid]
+
     def set(self, conditions: Conditions) -> dict[str, Any]:
         """All links from now on; what was done to packets so far: address to {delivered, lost, overflowed}."""
         self._conditions = conditions
