@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from dilocoxd.errors import WorkerError
 from dilocoxd.store.durable import fsync_directory
-from dilocoxd.trainer.parallel.local import Block, block_of, local
+from dilocoxd.trainer.parallel.local import Extent, extent_of, local
 
 _KEEP: Final = 2
 _META_KEY, _ROWS_KEY, _COLUMNS_KEY = _META_KEYS = ("dilocoxd", "first_rows", "first_columns")
@@ -73,7 +73,7 @@ class CheckpointWriter:
         directory: Path,
         progress: Progress,
         moments: Mapping[str, Tensor],
-        pieces: Mapping[str, Block] = MappingProxyType({}),
+        pieces: Mapping[str, Extent] = MappingProxyType({}),
     ) -> bool:
         """Start writing ``moments`` (already copies); False if the one before is not done yet.
 
@@ -120,7 +120,7 @@ def newest_complete(directory: Path) -> Path | None:
     return complete[-1] if complete else None
 
 
-def read_moments(folder: Path, pieces: Mapping[str, Block]) -> tuple[Progress, dict[str, Tensor]] | None:
+def read_moments(folder: Path, pieces: Mapping[str, Extent]) -> tuple[Progress, dict[str, Tensor]] | None:
     """Progress and what ``pieces`` (`moment_pieces`) names; None if the set does not fit or is damaged.
 
     A set of another inner optimizer does not fit: it has other moments.
@@ -132,7 +132,7 @@ def read_moments(folder: Path, pieces: Mapping[str, Block]) -> tuple[Progress, d
     return None
 
 
-def _read_set(paths: Iterable[Path], pieces: Mapping[str, Block]) -> tuple[Progress, dict[str, Tensor]] | None:
+def _read_set(paths: Iterable[Path], pieces: Mapping[str, Extent]) -> tuple[Progress, dict[str, Tensor]] | None:
     gathered = {key: _Gathered(piece) for key, piece in pieces.items()}
     progress: Progress | None = None
     try:
@@ -153,7 +153,7 @@ def _read_set(paths: Iterable[Path], pieces: Mapping[str, Block]) -> tuple[Progr
 class _Gathered:
     """A block of one tensor, put together from files."""
 
-    def __init__(self, wanted: Block) -> None:
+    def __init__(self, wanted: Extent) -> None:
         self.values = torch.empty(wanted.shape)
         self._wanted = wanted
         self._num_saved = self._num_read = 0
@@ -207,10 +207,10 @@ def copy_moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.P
     return {key: value for key, value in copies.items() if value.numel()}
 
 
-def moment_pieces(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Block]:
+def moment_pieces(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Extent]:
     """Names and places of what `copy_moments` gives."""
     return {
-        f"{name}.{moment}": block_of(param) for name, param in parameters.items() for moment in _moments_of(optimizer)
+        f"{name}.{moment}": extent_of(param) for name, param in parameters.items() for moment in _moments_of(optimizer)
     }
 
 

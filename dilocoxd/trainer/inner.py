@@ -26,7 +26,7 @@ from dilocoxd.trainer.optimizer import (
     gradient_squares,
     scale_gradients,
 )
-from dilocoxd.trainer.parallel.local import Block, is_cut_by_tensor
+from dilocoxd.trainer.parallel.local import Extent, is_cut_by_tensor
 from dilocoxd.trainer.pipeline import Pipeline
 
 
@@ -120,6 +120,6 @@ class InnerTraining:
             load_moments(*part, moments, self.progress.optimizer_step)
         return True
 
-    def pieces(self) -> dict[str, Block]:
+    def pieces(self) -> dict[str, Extent]:
         """Which rows and columns of which moments lie on this rank."""
         return {key: piece for part in self._optimizer.parts for key, piece in moment_pieces(*part).items()}

@@ -20,7 +20,7 @@ from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.outer.schedule import cosine_rate
-from dilocoxd.trainer.parallel.local import block_of, is_cut_by_tensor, is_sharded, local
+from dilocoxd.trainer.parallel.local import extent_of, is_cut_by_tensor, is_sharded, local
 
 _EMBEDDINGS: Final = frozenset({"wte", "wpe"})
 """Parts of a name that say embedding without the word."""
@@ -108,7 +108,7 @@ class GatheringMuon(Muon):
                 rate = _adjust_lr(group["lr"], group["adjust_lr_fn"], param.shape)
                 part = local(param)
                 part.mul_(1 - group["lr"] * group["weight_decay"])
-                part.add_(block_of(param).of_matrix(whole), alpha=-rate)
+                part.add_(extent_of(param).of_matrix(whole), alpha=-rate)
         return None
 
 

@@ -39,7 +39,7 @@ def is_cut_by_tensor(tensor: Tensor) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class Extent:
     """Rows [first_row, first_row + rows) and columns likewise of a tensor whose first dimension are its rows; a column
     is one place in all that a row holds."""
 
@@ -51,7 +51,7 @@ class Block:
     columns: int
 
     @classmethod
-    def whole_of(cls, shape: tuple[int, ...]) -> Block:
+    def whole_of(cls, shape: tuple[int, ...]) -> Extent:
         """All of a tensor of this shape."""
         return cls(shape, 0, shape[0] if shape else 1, 0, math.prod(shape[1:]))
 
@@ -105,7 +105,7 @@ def _inside(start: int, stop: int, first: int, count: int) -> slice:
     return slice(max(start - first, 0), min(stop - first, count))
 
 
-def block_of(tensor: Tensor) -> Block:
+def extent_of(tensor: Tensor) -> Extent:
     """Which part of the tensor lies here. Raises AssertionError for a cut that is not ours."""
     whole = tuple(tensor.shape)
     first, count = [0] * len(whole), list(whole)
@@ -123,8 +123,8 @@ def block_of(tensor: Tensor) -> Block:
         assert tuple(local(tensor).shape) == tuple(count), f"{tuple(local(tensor).shape)} here, not {count}"
     if len(whole) > 1 and count[1] < whole[1]:
         assert len(whole) == 2, "columns of something that is no matrix are cut"
-        return Block(whole, first[0], count[0], first[1], count[1])
-    return replace(Block.whole_of(whole), first_row=first[0], rows=count[0]) if whole else Block.whole_of(whole)
+        return Extent(whole, first[0], count[0], first[1], count[1])
+    return replace(Extent.whole_of(whole), first_row=first[0], rows=count[0]) if whole else Extent.whole_of(whole)
 
 
 def _cut_dimension(placement: Any) -> int | None:
@@ -133,4 +133,4 @@ def _cut_dimension(placement: Any) -> int | None:
 
 def place_of(tensor: Tensor) -> tuple[Tensor, int]:
     """The part here, which is whole rows, and where it begins in the flat values of the whole."""
-    return local(tensor), min(block_of(tensor).rows_stretch[0], tensor.numel())
+    return local(tensor), min(extent_of(tensor).rows_stretch[0], tensor.numel())

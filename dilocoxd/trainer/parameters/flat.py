@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dilocoxd.errors import WorkerError
-from dilocoxd.trainer.parallel.local import Block, block_of, is_cut_by_tensor, local
+from dilocoxd.trainer.parallel.local import Extent, extent_of, is_cut_by_tensor, local
 from dilocoxd.trainer.parallel.mesh import ALONE, MeshPlace
 from dilocoxd.wire.layout import Layout
 
@@ -24,13 +24,13 @@ PIECE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldParameter:
     """A parameter of which something lies here."""
 
     parameter: nn.Parameter
     start: int
     """Of the parameter in the flat vector."""
-    block: Block
+    extent: Extent
     is_written: bool
     """Whether this rank writes it; else another one that holds the same values does."""
     is_moved: bool
@@ -44,12 +44,12 @@ class Held:
     @property
     def rows(self) -> slice:
         """Of the flat vector: all rows of which something lies here."""
-        first, stop = self.block.rows_stretch
+        first, stop = self.extent.rows_stretch
         return slice(self.start + first, self.start + stop)
 
     def of(self, vector: Tensor) -> Tensor:
         """The same part of a flat vector, sharing its memory, in its shape."""
-        return self.block.in_rows(vector[self.rows])
+        return self.extent.in_rows(vector[self.rows])
 
 
 class FlatParameters:
@@ -68,17 +68,17 @@ class FlatParameters:
         """
         self._numel = layout.numel
         self.is_writer = place.copy == 0
-        self._held: list[Held] = []
+        self._held: list[HeldParameter] = []
         for name, param in parameters:
             (span,) = layout.spans([name])
             if tuple(param.shape) != layout.shape(name):
                 raise WorkerError(f"{name} has shape {tuple(param.shape)}, the layout says {layout.shape(name)}")
-            block = block_of(param)
-            if block.numel:
+            extent = extent_of(param)
+            if extent.numel:
                 is_first = place.slice == 0
                 is_ours = is_first or is_cut_by_tensor(param)
-                is_moved = is_first or (is_ours and block.columns == block.width)
-                self._held.append(Held(param, span.start, block, self.is_writer and is_ours, is_moved))
+                is_moved = is_first or (is_ours and extent.columns == extent.width)
+                self._held.append(HeldParameter(param, span.start, extent, self.is_writer and is_ours, is_moved))
         self._base = [torch.zeros_like(held.part) for held in self._held]
 
     def stretches(self) -> list[tuple[int, int]]:
@@ -167,25 +167,25 @@ class FlatParameters:
             if more is None:
                 held.part.copy_(held.of(vector))
                 continue
-            for values, block, start in _pieces(held):
-                rows = slice(start, start + block.rows * block.width)
-                values.copy_(block.in_rows(more(rows.start, rows.stop).add_(vector[rows])).view(values.shape))
+            for values, extent, start in _pieces(held):
+                rows = slice(start, start + extent.rows * extent.width)
+                values.copy_(extent.in_rows(more(rows.start, rows.stop).add_(vector[rows])).view(values.shape))
 
 
-def _pieces(held: Held) -> Iterator[tuple[Tensor, Block, int]]:
-    """Of what lies here pieces that share its memory, each as a block of rows and where these begin in the flat vector.
+def _pieces(held: HeldParameter) -> Iterator[tuple[Tensor, Extent, int]]:
+    """Of what lies here pieces that share its memory, each as an extent of rows, and where these begin in the vector.
 
     Not to need a copy of the largest parameter; one that lies otherwise in memory goes whole.
     """
-    part, block = held.part, held.block
+    part, extent = held.part, held.extent
     if not part.is_contiguous():
-        yield part, block, held.rows.start
+        yield part, extent, held.rows.start
         return
-    if block.columns == block.width:
+    if extent.columns == extent.width:
         # Rows may be longer than a piece, and are nothing to look at: values of one column.
-        block = Block((part.numel(),), 0, part.numel(), 0, 1)
-    values, step = part.view(block.rows, block.columns), max(1, PIECE // block.width)
-    for first in range(0, block.rows, step):
-        rows = min(step, block.rows - first)
-        piece = replace(block, first_row=first, rows=rows)
-        yield values[first : first + rows], piece, held.rows.start + first * block.width
+        extent = Extent((part.numel(),), 0, part.numel(), 0, 1)
+    values, step = part.view(extent.rows, extent.columns), max(1, PIECE // extent.width)
+    for first in range(0, extent.rows, step):
+        rows = min(step, extent.rows - first)
+        piece = replace(extent, first_row=first, rows=rows)
+        yield values[first : first + rows], piece, held.rows.start + first * extent.width

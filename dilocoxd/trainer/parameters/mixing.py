@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dilocoxd.compress.fragments import stretch
 from dilocoxd.outer.rounding import fp32
 from dilocoxd.trainer.parallel.mesh import ALONE, MeshPlace
-from dilocoxd.trainer.parameters.flat import FlatParameters, Held
+from dilocoxd.trainer.parameters.flat import FlatParameters, HeldParameter
 from dilocoxd.wire.layout import Layout
 
 
@@ -46,7 +46,7 @@ class MixedParameters(FlatParameters):
         """Take `anchor`; `mixed_round`: the entry since the last one that has our contribution."""
         for held, base in zip(self._held, self._base, strict=True):
             param, newest = held.part, held.of(anchor).to(base.device)
-            theta, fresh = (part.view(held.block.rows, -1) for part in (param, newest.contiguous()))
+            theta, fresh = (part.view(held.extent.rows, -1) for part in (param, newest.contiguous()))
             mixed = [(here, theta[here].clone()) for here in self._exchanged(held, mixed_round)]
             param.add_(newest - base)
             for here, own in mixed:
@@ -54,7 +54,7 @@ class MixedParameters(FlatParameters):
                 theta[here] = own
             base.copy_(newest)
 
-    def _exchanged(self, held: Held, mixed_round: int | None) -> Iterator[tuple[slice, slice]]:
+    def _exchanged(self, held: HeldParameter, mixed_round: int | None) -> Iterator[tuple[slice, slice]]:
         """Rows and columns of what lies here of a parameter that an entry moved."""
         if mixed_round is None:
             return
@@ -63,7 +63,7 @@ class MixedParameters(FlatParameters):
             first = max(held.rows.start, segment.start + part.start)
             last = min(held.rows.stop, segment.start + part.stop)
             if first < last:
-                yield from held.block.within(first - held.start, last - held.start)
+                yield from held.extent.within(first - held.start, last - held.start)
 
 
 def mix_(theta: Tensor, anchor: Tensor, alpha: float) -> None:

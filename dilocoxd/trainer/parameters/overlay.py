@@ -36,7 +36,7 @@ class EagerParameters(FlatParameters):
         super().__init__(parameters, layout, place=place)
         self._optimizer = optimizer
         self._num_updates = 0
-        self._overlays = [torch.zeros(held.block.numel) for held in self._held]
+        self._overlays = [torch.zeros(held.extent.numel) for held in self._held]
         self._states = [zero_slots(optimizer, overlay.numel()) for overlay in self._overlays]
         self._last_updates = [torch.zeros_like(overlay) for overlay in self._overlays]
         self._updates = [torch.zeros_like(overlay) for overlay in self._overlays]
@@ -53,7 +53,7 @@ class EagerParameters(FlatParameters):
         """phase <- (phase + overlay) - parameters: the phase began at anchor + overlay."""
         for held, overlay in zip(self._held, self._overlays, strict=True):
             if held.is_written:
-                held.of(phase).add_(overlay.view(held.block.shape))
+                held.of(phase).add_(overlay.view(held.extent.shape))
         super().subtract_from(phase)
         self.note_offered(phase)
 
@@ -61,7 +61,7 @@ class EagerParameters(FlatParameters):
     def note_offered(self, phase: Tensor) -> None:
         """Remember what was offered: all replicas read what one of them wrote, so their overlays stay equal."""
         for held, update in zip(self._held, self._updates, strict=True):
-            update.view(held.block.shape).copy_(held.of(phase))
+            update.view(held.extent.shape).copy_(held.of(phase))
 
     @torch.no_grad()
     def begin(self, anchor: Tensor, num_contributors: int) -> None:
@@ -77,6 +77,6 @@ class EagerParameters(FlatParameters):
             self._optimizer.step_(overlay, state, fresh, self._num_updates)
             if num_contributors:
                 last.copy_(update)
-            held.part.copy_(held.of(anchor) + overlay.view(held.block.shape))
+            held.part.copy_(held.of(anchor) + overlay.view(held.extent.shape))
             base.copy_(held.part)
         self._num_updates += 1

@@ -17,7 +17,7 @@ from dilocoxd.trainer.checkpoint import (
     read_moments,
 )
 from dilocoxd.trainer.optimizer import AdamW, InnerOptimizer, Muon, OptimizerConfig, make_adamw
-from dilocoxd.trainer.parallel.local import Block
+from dilocoxd.trainer.parallel.local import Extent
 
 
 def trained() -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
@@ -30,9 +30,9 @@ def trained() -> tuple[torch.optim.Optimizer, dict[str, nn.Parameter]]:
     return optimizer, named
 
 
-def adamw_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, Block]:
+def adamw_shapes(shapes: dict[str, tuple[int, ...]]) -> dict[str, Extent]:
     return {
-        f"{name}.{moment}": Block.whole_of(shape)
+        f"{name}.{moment}": Extent.whole_of(shape)
         for name, shape in shapes.items()
         for moment in ("exp_avg", "exp_avg_sq")
     }
@@ -154,11 +154,11 @@ def test_checkpoint_of_another_model_does_not_fit(tmp_path: Path, shapes: dict[s
     assert read_moments(folder, adamw_shapes(shapes)) is None
 
 
-def grid(shape: tuple[int, int], down: int, across: int) -> list[Block]:
+def grid(shape: tuple[int, int], down: int, across: int) -> list[Extent]:
     """A matrix cut as ranks hold it: even parts, a last one that may be smaller."""
     rows, columns = -(-shape[0] // down), -(-shape[1] // across)
     return [
-        Block(shape, top, min(rows, shape[0] - top), left, min(columns, shape[1] - left))
+        Extent(shape, top, min(rows, shape[0] - top), left, min(columns, shape[1] - left))
         for top in range(0, shape[0], rows)
         for left in range(0, shape[1], columns)
     ]

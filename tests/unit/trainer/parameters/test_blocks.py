@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor.placement_types import Placement, _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from dilocoxd.trainer.parallel.local import Block, block_of
+from dilocoxd.trainer.parallel.local import Extent, extent_of
 from dilocoxd.trainer.parallel.mesh import MeshPlace
 from dilocoxd.trainer.parameters import flat as flat_parameters
 from dilocoxd.trainer.parameters.flat import FlatParameters
@@ -128,9 +128,9 @@ def test_every_row_is_moved_by_one_rank(ranks: Callable[[int], dict[str, Tensor]
 
 def test_a_part_that_is_cut_in_another_way_is_no_part_of_ours(ranks: Callable[[int], dict[str, Tensor]]) -> None:
     by_columns: Any = ranks(1)["model.layers.0.by_columns"]
-    assert block_of(by_columns) == Block((90, 50), 0, 45, 17, 17)
+    assert extent_of(by_columns) == Extent((90, 50), 0, 45, 17, 17)
     with pytest.raises(AssertionError, match=r"\(10, 20\) here, not \[16, 20\]"):
-        block_of(cut("model.layers.0.by_rows", by_columns.device_mesh, 0, 1, rows=10))
+        extent_of(cut("model.layers.0.by_rows", by_columns.device_mesh, 0, 1, rows=10))
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_stretch_of_the_flat_values_is_found_in_each_block(start: int, stop: int
     flat[start:stop] = 1
     for top, rows in ((0, 31), (31, 59)):
         for left, columns in ((0, 33), (33, 17)):
-            block = Block((90, 50), top, rows, left, columns)
+            block = Extent((90, 50), top, rows, left, columns)
             found = torch.zeros(rows, columns)
             for here in block.within(start, stop):
                 found[here] += 1
