@@ -16,7 +16,7 @@ from dilocoxd.errors import ConfigError
 
 _CUTS: Final = (
     *("pipeline", "shard", "replicate", "tensor", "stages_per_process", "activation_checkpointing"),
-    *("loss_chunk_tokens", "dtype", "traffic", "compile"),
+    *("loss_chunk_tokens", "dtype", "traffic", "compile", "layers_per_stage"),
 )
 """Fields of [parallel] that say how trainers cut a model and compute it."""
 TENSOR_FAMILIES: Final = ("native", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gemma3_text")
@@ -41,6 +41,12 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
         found.append(
             f"{stages} pipeline stages do not fit a model of {layers} layers; give --stages at most"
             f" {layers // parallel.stages_per_process} (parallel.pipeline in site.toml)"
+        )
+    chosen = parallel.layers_per_stage
+    if chosen and (len(chosen), sum(chosen)) != (stages, layers):
+        found.append(
+            f"parallel.layers_per_stage = {list(chosen)} names {sum(chosen)} layers of {len(chosen)} stages, but the"
+            f" model has {layers} layers and this site {stages} stages; change it, or leave it empty"
         )
     if microbatches < parallel.stages:
         found.append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.models.config import ModelConfig
@@ -43,17 +44,23 @@ def head_flops(config: ModelConfig) -> int:
     return config.hidden_size * config.vocab_size + 16 * config.vocab_size
 
 
-def cut_stages(config: ModelConfig, num_stages: int) -> list[StageSpan]:
+def cut_stages(config: ModelConfig, num_stages: int, layers: Sequence[int] = ()) -> list[StageSpan]:
     """Spans of all stages, contiguous, at least one layer each, with the smallest possible largest cost.
 
-    Raises ConfigError when there are more stages than layers.
+    `layers`: of each stage, instead. Raises ConfigError when there are more stages than layers, or if these do not fit.
     """
+    if layers and (len(layers), sum(layers)) != (num_stages, config.num_layers):
+        raise ConfigError(
+            f"{list(layers)} layers of {len(layers)} stages are not {config.num_layers} layers of {num_stages} stages"
+        )
     if num_stages < 1 or num_stages > config.num_layers:
         raise ConfigError(
             f"{num_stages} pipeline stages do not fit a model of {config.num_layers} layers: "
             "use fewer stages (pipeline ranks x stages per rank) or more layers"
         )
-    ends = _best_ends(layer_flops(config), head_flops(config), config.num_layers, num_stages)
+    ends = list(accumulate(layers)) or _best_ends(
+        layer_flops(config), head_flops(config), config.num_layers, num_stages
+    )
     starts = [0, *ends[:-1]]
     return [
         StageSpan(index, num_stages, first, end) for index, (first, end) in enumerate(zip(starts, ends, strict=True))

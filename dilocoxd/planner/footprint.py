@@ -35,7 +35,7 @@ def footprint(manifest: Manifest, shape: SiteShape) -> Footprint:
     """What `manifest` weighs at a site of `shape`. Raises ConfigError when no site can follow it."""
     plan = make_plan(manifest)
     model = ModelConfig.of_run(manifest)
-    spans = cut_stages(model, shape.stages * shape.slices_per_process)
+    spans = cut_stages(model, shape.stages * shape.slices_per_process, shape.layers)
     counts = Counts(
         slices=tuple(_slice(plan, span) for span in spans),
         payload_bytes=plan.payload_total,

@@ -56,6 +56,8 @@ class PipelineConfig:
     """Whether hidden states and gathered blocks travel between ranks as bfloat16."""
     is_compiled: bool = False
     """Whether blocks are compiled (torch.compile)."""
+    layers: tuple[int, ...] = ()
+    """Of each stage; empty: as arithmetic says."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
@@ -171,7 +173,7 @@ class Pipeline:
         self.place = MeshPlace(dist.get_rank(), config.num_ranks, config.replicate, config.shard, config.tensor)
         self.control = dist.new_group(backend="gloo")
         self._mesh = SiteMesh(self.place, device) if self.place.in_stage > 1 else None
-        spans = cut_stages(model, config.num_stages)
+        spans = cut_stages(model, config.num_stages, config.layers)
         self._local_indices = config.order.slices(self.place.stage_rank)
         self.modules: list[StageModule] = [self._built(model, spans[index]) for index in self._local_indices]
         self._loss = PartLoss(config.num_microbatches * config.readers)

@@ -98,6 +98,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             is_bfloat16=site.parallel.dtype_of(inner.dtype) == "bfloat16",
             is_narrow=site.parallel.traffic == "bfloat16",
             is_compiled=site.parallel.compile,
+            layers=site.parallel.layers_per_stage,
         ),
         optimizer=OptimizerConfig(
             lr=inner.lr,

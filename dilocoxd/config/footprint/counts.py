@@ -80,17 +80,18 @@ def counted(manifest: Manifest, shape: SiteShape) -> Counts:
 
 
 def _slices(manifest: Manifest, shape: SiteShape, trained: int, frozen: int) -> tuple[Slice, ...]:
-    """Even ones: the plan gives the last one fewer blocks, because the head costs time."""
+    """As the site cuts; else even ones: the plan gives the last one fewer blocks, because the head costs time."""
     count, layers = shape.stages * shape.slices_per_process, manifest.model.num_layers
     of_block = sum(rows * columns for rows, columns in _block_matrices(manifest).values())
-
-    def slice_of(index: int) -> Slice:
-        here, weights, blocks = (
-            total * (index + 1) // count - total * index // count for total in (trained, frozen, layers)
-        )
-        return Slice(here, weights, blocks, index == count - 1, min(here, blocks * of_block))
-
-    return tuple(slice_of(index) for index in range(count))
+    even = [layers * (index + 1) // count - layers * index // count for index in range(count)]
+    first, found = 0.0, []
+    for index, number in enumerate(shape.layers or even):
+        share = number / layers if shape.layers else 1 / count
+        end = first + share
+        here, under = (round(numel * end) - round(numel * first) for numel in (trained, frozen))
+        found.append(Slice(here, under, number, index == count - 1, min(here, number * of_block)))
+        first = end
+    return tuple(found)
 
 
 def _block_matrices(manifest: Manifest) -> dict[str, tuple[int, int]]:

@@ -44,6 +44,8 @@ class SiteShape:
     """Arithmetic of forward and backward passes; empty: the run's."""
     is_narrow: bool = False
     """Whether blocks are gathered in 16 bits."""
+    layers: tuple[int, ...] = ()
+    """Of each slice; empty: equal arithmetic."""
 
     @property
     def readers(self) -> int:
@@ -88,4 +90,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         site.workers.without_one_every > 0,
         parallel.dtype,
         parallel.traffic == "bfloat16",
+        parallel.layers_per_stage,
     )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from dilocoxd.config.fields import Section, knob
 
@@ -141,6 +141,17 @@ class ParallelSection(Section):
             le=64,
         ),
     ] = 1
+    layers_per_stage: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        knob(
+            "Layers of each slice of the model, in its order; empty: so that all have equally much arithmetic. For"
+            " devices that are not equally fast.",
+            unit="list",
+            cost="the slowest stage is the speed of the pipeline.",
+            max_length=1024,
+            strict=False,
+        ),
+    ] = ()
     backend: Annotated[
         Literal["gloo", "nccl"],
         knob("Transport between processes: gloo on CPU, nccl on GPU.", unit="choice", cost="none."),

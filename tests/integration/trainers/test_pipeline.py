@@ -202,6 +202,7 @@ REPLICATE2_SHARD2 = {"replicate": 2, "shard": 2, "microbatches": 2}
     [
         {"shard": 2},
         {"shard": 4, "microbatches": 1},
+        {"pipeline": 2, "layers": (3, 1)},
         {"replicate": 2, "microbatches": 2},
         PP2_SHARD2,
         {**PP2_SHARD2, "is_checkpointed": True},

@@ -142,6 +142,11 @@ def test_copies_on_the_gpu_want_no_main_memory() -> None:
         ({"stages": 2, "microbatches": 1}, "1 microbatches cannot fill 2 pipeline stages; give --stages at most 1"),
         ({"microbatches": 5}, "does not divide into 5 microbatches"),
         ({"batch_sequences": 2}, "this run has 4 at every site"),
+        (
+            {"pipeline": 2, "layers_per_stage": [2, 1]},
+            "names 3 layers of 2 stages, but the model has 2 layers and this",
+        ),
+        ({"layers_per_stage": [1, 1]}, "names 2 layers of 2 stages, but the model has 2 layers and this site 1 stages"),
         ({"schedule": "interleaved1f1b"}, "needs at least 2 ranks and 2 stages per rank, not 1 and 1"),
         ({"schedule": "zbvzerobubble", "pipeline": 2, "stages_per_process": 1}, "exactly 2 stages per rank"),
         ({"shard": 3}, "does not divide among 3 processes of a stage"),

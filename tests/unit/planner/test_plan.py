@@ -16,6 +16,7 @@ from dilocoxd.config.footprint.estimate import (
     VALUE_BYTES,
     Estimate,
     _in_flight,
+    estimate,
     site_estimate,
 )
 from dilocoxd.config.footprint.shape import SiteShape, shape_of
@@ -321,6 +322,13 @@ def test_logits_count_for_as_many_positions_as_have_them() -> None:
     tokens = manifest.inner.batch_sequences * manifest.model.seq_len
     assert whole - chunked == 12 * manifest.model.vocab_size * (tokens - 100)
     assert large == whole
+
+
+def test_a_stage_of_more_layers_weighs_more() -> None:
+    manifest = run_of("small", model={"num_layers": 8})
+    even, uneven = (SiteShape(2, 4, 2, layers=layers) for layers in ((4, 4), (7, 1)))
+    for weighed in (footprint, lambda run, shape: estimate(run, shape, counted(run, shape))):
+        assert weighed(manifest, uneven).trainer_bytes > 1.3 * weighed(manifest, even).trainer_bytes
 
 
 def test_a_schedule_keeps_the_activations_of_its_microbatches_in_flight() -> None:
