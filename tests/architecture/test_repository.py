@@ -19,7 +19,7 @@ IGNORED = {
     ".git", ".venv", ".venv-eval", ".venv-peers", ".hypothesis", ".cache", "build", "dist", "demo-out", "node_modules",
 }  # fmt: skip
 PARTS = {"test-in-process", "test-parts", "test-sites", "test-guides", "test-adversary"}
-BY_HAND = {"test-families", "test-node-faults", "test-fast", "test-first-hour"}
+BY_HAND = {"test-families", "test-compiled", "test-node-faults", "test-fast", "test-first-hour"}
 """Of the targets of tests: parts of those that a run of CI has, or their sums, and what it leaves out."""
 
 

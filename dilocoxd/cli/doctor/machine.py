@@ -18,11 +18,11 @@ from dilocoxd.answers.words import in_bytes, plural
 from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.config.footprint.estimate import PROCESSES_BYTES, site_estimate
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.sections.compilers import missing_for_compiling
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.process.open_files import allowable_open_files
 from dilocoxd.ipc.machine_memory import machine_memory
 from dilocoxd.store.rundir import RunDir
-from dilocoxd.trainer.parallel.compilers import missing_for_compiling
 
 PYTHON: Final = (3, 11)
 FILES_MIN: Final = 4096

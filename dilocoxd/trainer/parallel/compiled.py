@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import torch
 
+from dilocoxd.config.sections.compilers import missing_for_compiling
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import StageModule
-from dilocoxd.trainer.parallel.compilers import missing_for_compiling
 
 CODE_FOLDER: Final = "TORCHINDUCTOR_CACHE_DIR"
 _VARIANTS_MAX: Final = 4

@@ -1,4 +1,4 @@
-"""What torch.compile needs on a machine; asked before anything starts, and imports nothing of torch."""
+"""What parallel.compile (torch.compile) needs on a machine; asked before anything starts. Imports nothing of torch."""
 
 import importlib.util
 import os
