@@ -22,7 +22,10 @@ CALLED_BY_OTHERS = {
     "swarm/p2pd/hints.py": {"validate"},
     "swarm/p2pd/process.py": {"_log_p2pd_message", "_make_process_args", "add_protobuf_handler"},
     "trainer/optimizer.py": {"add_param_group"},
-    "trainer/parallel/timed_stage.py": {"backward_one_chunk", "forward_one_chunk", "perform_reduce_grad"},
+    "trainer/parallel/timed_stage.py": {
+        *("backward_one_chunk", "backward_weight_one_chunk", "forward_one_chunk"),
+        *("forward_maybe_with_nosync", "perform_reduce_grad"),
+    },
 }
 """Methods that a library calls by their names: pickle, click, asyncio, hivemind, torch."""
 FOR_TESTS = {"gradient_sum_of_squares", "leases_of", "num_streams", "STANDING", "TIMERS"}
