@@ -51,11 +51,11 @@ test-simulation: $(STAMP)
 # Parts of a site (its workers, its trainers, its node in the swarm), whole sites, what people run by hand (tutorials,
 # benchmarks, the wheel), and attacks.
 PARTS := $(addprefix tests/integration/,internet outer_worker swarm trainers test_fork_server.py)
-GUIDES := tests/tutorials tests/integration/test_benchmarks.py tests/integration/one_site/test_wheel.py
+GUIDES := tests/tutorials tests/documents tests/integration/test_benchmarks.py tests/integration/one_site/test_wheel.py
 SITES := tests/integration tests/remedies $(addprefix --ignore ,$(PARTS) $(GUIDES))
 PROCESSES := -q -n 4 --dist loadfile --no-loadscope-reorder --durations 30 -m "processes and not families and not node_faults and not compiled"
 test-processes: $(STAMP) $(EVAL)
-	$(BIN)/python -m pytest $(PROCESSES) tests/integration tests/tutorials tests/remedies tests/adversary
+	$(BIN)/python -m pytest $(PROCESSES) tests/integration tests/tutorials tests/documents tests/remedies tests/adversary
 
 test-parts: $(STAMP)
 	$(BIN)/python -m pytest $(PROCESSES) $(PARTS)

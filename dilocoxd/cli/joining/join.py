@@ -78,8 +78,7 @@ def join(
             manifest = fetched_manifest(who, timeout_s)
 
         near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
-        # What the operator gave is looked at before anybody is asked, and what is large is fetched afterwards.
-        is_asked_first = not (near / "run.toml").exists() and own_files is None and not manifest.lora.rank
+        is_asked_first = _is_asked_first(manifest, near, own_files)
 
         def look(site: SiteConfig) -> None:
             check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
@@ -92,9 +91,7 @@ def join(
                 look(site)
             have_text(manifest, site, access)
 
-        tables = with_known_texts(tables, given, near / "site.toml")
-        if manifest.lora.rank and own_files is not None:
-            tables.setdefault("paths", {})["base"] = str(own_files.absolute())
+        tables = _with_base(with_known_texts(tables, given, near / "site.toml"), manifest, own_files)
         if is_asked_first:
             look(in_force(validated(SiteConfig, tables, source="options")))
         with (
@@ -109,6 +106,19 @@ def join(
             run_dir = joined_run_dir(manifest, tables, directory, pin, who, complete)
     announce_run(run_dir)
     return 0 if no_run else run_in_foreground(run_dir)
+
+
+def _is_asked_first(manifest: Manifest, near: Path, own_files: Path | None) -> bool:
+    """Whether the question comes before weights are read: where they are fetched, which is large; what the operator
+    gave is looked at before anybody is asked."""
+    return not (near / "run.toml").exists() and own_files is None and not manifest.lora.rank
+
+
+def _with_base(tables: Sections, manifest: Manifest, own_files: Path | None) -> Sections:
+    """With the place of the model under the run's adapter, if there is one."""
+    if manifest.lora.rank and own_files is not None:
+        tables.setdefault("paths", {})["base"] = str(own_files.absolute())
+    return tables
 
 
 def asked_at(target: Target) -> str:
