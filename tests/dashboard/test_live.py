@@ -124,6 +124,7 @@ def check_catching_up(page: Page, folder: Path, other: SiteProcess, site: SitePr
     page.open(f"http://127.0.0.1:{site.port}/")
     page.until_loaded()
     page.until(lambda: "Catching up with the run" in page.text("now-h"), "its own first line says so")
+    assert "newest round" not in page.text("sites-summary") + page.text("waits"), "it knows of none yet"
     check_screens(page, folder, "catches-up")
     (site.run_dir / HOLD).unlink()
     site.wait_height(other.state()["height"], PATIENCE_S)

@@ -17,7 +17,8 @@ export function siteRows({ status, peers }) {
   };
   const others = peers.map((peer) => ({
     peer_id: peer.peer_id, name: peer.name, isSelf: false, isLive: peer.is_live, state: stateNow(peer), height: peer.height,
-    behind: peer.rounds_behind, step_s: peer.step_seconds, tokens_per_s: peer.is_live ? peer.tokens_per_s : null, loss: peer.inner_loss, tookPart: peer.took_part_last_round,
+    behind: peer.rounds_behind, step_s: peer.step_seconds, tokens_per_s: peer.is_live ? peer.tokens_per_s : null, loss: peer.inner_loss,
+    tookPart: peer.rounds_behind < 0 ? null : peer.took_part_last_round, // of a round that we do not have yet nobody knows
     link: peer.link_bytes_per_s, way: wayTo(peer), heard_s: peer.last_seen_s, address: (peer.addresses[0] ?? "-").replace(/(\/tcp\/\d+)\/p2p\/\w+$/, "$1"), chain_head: peer.chain_head,
     probation: peer.probation,
   }));
@@ -69,7 +70,7 @@ export function showSites(model) {
   const rows = chosenSites(model);
   const everybody = chosenSites(model, true).length;
   const states = Object.entries(status.progress.sites);
-  say(id("sites-summary"), `${states.map(([state, number]) => stateOfMany(state, number)).join(", ")}. ${status.peers.took_part_last_round} took part in the newest round.`);
+  say(id("sites-summary"), `${states.map(([state, number]) => stateOfMany(state, number)).join(", ")}. ${status.height ? `${status.peers.took_part_last_round} took part in the newest round.` : ""}`);
   say(id("waits"), waits(model));
   id("site-all").hidden = everybody <= FEW;
   say(id("site-all"), isAllShown ? `Show ${FEW} only` : `Show all ${everybody}`);
@@ -107,7 +108,7 @@ function waits(model) {
   const parts = [];
   const held = rows.filter((row) => waitedFor(status, row)).map((row) => row.name);
   if (held.length) parts.push(`This site waits for ${names(held)}.`);
-  const late = rows.filter((row) => row.isLive && row.state === "training" && row.behind <= 0 && !row.tookPart).map((row) => row.name);
+  const late = rows.filter((row) => row.isLive && row.state === "training" && row.behind <= 0 && row.tookPart === false).map((row) => row.name);
   if (late.length) parts.push(`Not in the newest round although ${late.length === 1 ? "it trains" : "they train"}: ${names(late)}.`);
   const behind = rows.filter((row) => row.isLive && row.behind > MANY_ROUNDS_BEHIND).map((row) => row.name);
   if (behind.length) parts.push(`Behind: ${names(behind)}.`);
