@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 OPEN = ("gathering", "exchanging", "voting")
 AWAKE_S = 0.1
-"""So long after waking nothing may be decided by time alone: a time-out that the pause did not move is over at once.
-Of one that was moved little may be left (seed 1218371: 0.27 s of half a second)."""
+"""So long after waking nothing may be decided by time alone: what the pause did not move is over at once."""
 Votes = dict[tuple[PeerId, RoundIndex, Digest, Attempt], bytes]
 """(voter, round, parent, attempt) -> entry: of all lives of a peer (R3)."""
 Accepts = dict[tuple[PeerId, RoundIndex, Digest, Attempt], PeerId]
