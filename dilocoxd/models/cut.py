@@ -51,7 +51,8 @@ def cut_stages(config: ModelConfig, num_stages: int, layers: Sequence[int] = ())
     """
     if layers and (len(layers), sum(layers)) != (num_stages, config.num_layers):
         raise ConfigError(
-            f"{list(layers)} layers of {len(layers)} stages are not {config.num_layers} layers of {num_stages} stages"
+            f"{list(layers)} layers of {len(layers)} stages are not {config.num_layers} layers of {num_stages} stages; "
+            "set parallel.layers_per_stage to one number for each stage, all layers together"
         )
     if num_stages < 1 or num_stages > config.num_layers:
         raise ConfigError(

@@ -33,6 +33,9 @@ low_rank: Final = partial(LowRank, LAYOUT, dense=FP32)
 outer: Final = partial(outer_from_name, "nesterov", 0.5)
 model: Final = partial(replace, MODEL)
 pipeline: Final = partial(PipelineConfig, batch_sequences=8, num_microbatches=4)
+zero_bubble: Final = partial(pipeline, 2, "interleavedzerobubble", 2, shard=2)
+Composed: Final = Value
+"""Of a sentence that is no text of the place where it is raised: not among those that test_followed.py counts."""
 
 
 def param(name: str, *shape: int) -> ParamSpec:
@@ -118,6 +121,8 @@ VALUES: Final = (
     Value("models/config.py", "need an even head size; change one of them", model, {"hidden_size": 30, "num_heads": 2},
           {"hidden_size": 30, "num_heads": 3, "num_kv_heads": 1}),
     Value("models/config.py", "means nothing to the VALUE model: remove it", model, {"extra": {"a": 1}}, {"extra": {}}),
+    Value("models/cut.py", "set parallel.layers_per_stage to one number for each stage", partial(cut_stages, MODEL, 2),
+          {"layers": (2, 1)}, {"layers": (1, 1)}),
     Value("models/cut.py", "use fewer stages", partial(cut_stages, MODEL), {"num_stages": 3}, {"num_stages": 2}),
     Value("trainer/optimizer.py", "must be above 0", optimizer, {"lr": 0}, {"lr": 1e-9}),
     Value("trainer/optimizer.py", "must lie between 0 and 1", optimizer, {"min_lr_ratio": 2}, {"min_lr_ratio": 1}),
@@ -125,22 +130,36 @@ VALUES: Final = (
           {"total_steps": 1}),
     Value("trainer/optimizer.py", "must be at least 0 (0 does not clip)", optimizer, {"clip_norm": -1},
           {"clip_norm": 0}),
-    Value("trainer/pipeline.py", "is not supported: choose one of", pipeline, {"num_ranks": 2, "schedule": "2f2b"},
-          {"num_ranks": 2, "schedule": "gpipe"}),
     Value("trainer/pipeline.py", "it must be at least 1", pipeline, {"num_ranks": 0}, {"num_ranks": 1}),
-    Value("trainer/pipeline.py", "raise them or use 1f1b", pipeline, {"num_ranks": 2, "schedule": "interleaved1f1b"},
-          {"num_ranks": 2, "schedule": "1f1b"}),
-    Value("trainer/pipeline.py", "multiple of the pipeline ranks (VALUE): change one of them", pipeline,
-          {"num_ranks": 3, "schedule": "interleaved1f1b", "stages_per_rank": 2},
-          {"num_ranks": 2, "schedule": "interleaved1f1b", "stages_per_rank": 2}),
-    Value("trainer/pipeline.py", "use interleaved1f1b", pipeline, {"num_ranks": 2, "stages_per_rank": 2},
-          {"num_ranks": 2, "stages_per_rank": 2, "schedule": "interleaved1f1b"}),
     Value("trainer/pipeline.py", "use at least", pipeline, {"num_ranks": 5}, {"num_ranks": 4}),
     Value("trainer/pipeline.py", "at each of VALUE ranks of a stage: change one of them", pipeline,
           {"num_ranks": 2, "shard": 3}, {"num_ranks": 2, "shard": 2}),
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("value", VALUES, ids=[f"{one.file}-{one.words}" for one in VALUES])
+SCHEDULES: Final = (
+    Composed("trainer/pipeline.py", "is not supported: choose one of", pipeline, {"num_ranks": 2, "schedule": "2f2b"},
+             {"num_ranks": 2, "schedule": "gpipe"}),
+    Composed("trainer/pipeline.py", "raise them (parallel.pipeline, parallel.stages_per_process) or use 1f1b", pipeline,
+             {"num_ranks": 2, "schedule": "interleaved1f1b"}, {"num_ranks": 2, "schedule": "1f1b"}),
+    Composed("trainer/pipeline.py", "multiple of the pipeline ranks (VALUE): change one of them", pipeline,
+             {"num_ranks": 3, "schedule": "interleaved1f1b", "stages_per_rank": 2},
+             {"num_ranks": 2, "schedule": "interleaved1f1b", "stages_per_rank": 2}),
+    Composed("trainer/pipeline.py", "change parallel.pipeline or parallel.stages_per_process, or use 1f1b", pipeline,
+             {"num_ranks": 2, "schedule": "zbvzerobubble"},
+             {"num_ranks": 2, "schedule": "zbvzerobubble", "stages_per_rank": 2}),
+    Composed("trainer/pipeline.py", "use interleaved1f1b", pipeline, {"num_ranks": 2, "stages_per_rank": 2},
+             {"num_ranks": 2, "stages_per_rank": 2, "schedule": "interleaved1f1b"}),
+    Composed("trainer/pipeline.py", "set it to 'none', or use 1f1b", zero_bubble, {"is_checkpointed": True},
+             {"is_checkpointed": False}),
+    Composed("trainer/pipeline.py", "set parallel.compile to false, or use 1f1b", zero_bubble, {"is_compiled": True},
+             {"is_compiled": False}),
+    Composed("trainer/pipeline.py", "set it to 'float32', or use 1f1b", zero_bubble, {"is_narrow": True},
+             {"is_narrow": False}),
+)  # fmt: skip
+"""Their sentences are made below the trainers (config/sections/schedules.py), for the configuration says them too."""
+
+
+@pytest.mark.parametrize("value", VALUES + SCHEDULES, ids=lambda one: f"{one.file}-{one.words}")
 def test_a_value_as_the_refusal_says_is_taken(value: Value) -> None:
     value.follow()
