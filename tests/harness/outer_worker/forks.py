@@ -30,6 +30,7 @@ from dilocoxd.wire.local.fork_server import (
 OUTER = "dilocoxd.outerworker.main"
 TRAINER = "dilocoxd.trainer.main"
 WAIT_S = 120.0
+ROOT = Path(__file__).parents[3]
 LABEL = "for tests" + " " * 300
 """Room for the command lines of its forks, which `ps` shows."""
 
@@ -112,7 +113,9 @@ class Forks:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._mark = f"forks-{os.getpid()}-{id(self)}"
         with theirs:
+            # Whichever test is the first of this process may stand in another folder.
             environment = {**os.environ, TREE_VARIABLE: padded(self._mark), "OMP_NUM_THREADS": "1"}
+            environment["PYTHONPATH"] = str(ROOT)
             command = (sys.executable, "-m", "dilocoxd.ipc.fork_server", LABEL)
             self._process = self._launch(command, environment, theirs)
         self._control = ours
