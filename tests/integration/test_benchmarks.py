@@ -40,6 +40,7 @@ SHORTEST = {
     "long_links": "--rtts-ms 20 --rounds 0 --mib 16",
     "machines.exchange": "--segments 40 --repetitions 1",
     "memory": "--model tiny --rounds 1 --segment-elements-max 65536",
+    "models.compiled": "--once --here small float32",
     "models.layouts": "--steps 1 --blocks 1",
     "models.logits": "--once",
     "outer.niceness": "--nices 5 --blocks 1 --rounds 2 --inner-steps 4 --hidden-size 128",
