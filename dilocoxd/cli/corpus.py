@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dilocoxd.cli.shell.helper_ends import cause_of, helper
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
@@ -25,9 +24,6 @@ from dilocoxd.config.tokens.files import files_of, require_volumes
 from dilocoxd.config.tokens.index import INDEX, read_index
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
-
-if TYPE_CHECKING:
-    pass
 
 TEXT_PREFIX = "text:"
 NAMES = ("english", "gcide", "python-doc", "linux-doc", "stdlib")

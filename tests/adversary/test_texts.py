@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dilocoxd.cli import corpus
+from dilocoxd.cli.joining import join as joining
 from dilocoxd.cli.main import cli
 from dilocoxd.config import manifest
 from dilocoxd.config.manifest import load_manifest
@@ -120,7 +120,8 @@ def test_manifest_of_a_stranger_names_no_file_of_mine(tmp_path: Path, monkeypatc
         assert not (tmp_path / "victim").exists()
         assert not any((tmp_path / "cache").rglob("*"))
         # Without the look at the text the same join goes through, and the diary is what the site is to train on.
-        monkeypatch.setattr(corpus, "_have_corpus", lambda *_: None)
+        for look in ("require_given", "have_text"):
+            monkeypatch.setattr(joining, look, lambda *_: None)
         assert diary.name in join(tmp_path, address, "--no-run"), "and its name is shown as another"
         assert str(diary) in load_manifest(tmp_path / "victim" / "run.toml").data.corpus
 
