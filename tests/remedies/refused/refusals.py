@@ -1,12 +1,14 @@
-"""Every refusal of the package: each ConfigError by its sentence, read from the source.
+"""Every refusal of the package: each ConfigError by its sentence, read from the source; and what else tells users.
 
 Values in f-strings are shown as VALUE; of a sentence that depends on a condition, both are there.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from tests.remedies.messages import ROOT, VALUE
@@ -22,10 +24,13 @@ ASKS: Final = re.compile(
 )
 """What tells somebody what to do: an imperative behind a stop, or what a value must be."""
 
+TELLING: Final = ("ConfigError", "StoreError", "CommandRefused", "ProblemError")
+"""Errors whose sentence a user reads; test_kinds.py says why others are not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One sentence that ends a command with exit code 78."""
+    """One sentence that ends a command, or answers one that the daemon or the API was given."""
 
     file: str
     """Below the package."""
@@ -51,6 +56,35 @@ def refusals() -> list[Refusal]:
                 file = str(path.relative_to(ROOT))
                 found += [Refusal(file, node.lineno, text) for text in _sentences(node.args[0])]
     return sorted(found, key=lambda one: (one.file, one.line))
+
+
+def kinds_told_to_users() -> set[str]:
+    """Names that make an error of TELLING: its class, what derives from it, and the API's short form."""
+    classes = [
+        node for path in ROOT.rglob("*.py") for node in ast.walk(_parsed(path)) if isinstance(node, ast.ClassDef)
+    ]
+    found, before = {*TELLING}, 0
+    while len(found) > before:
+        before = len(found)
+        found |= {one.name for one in classes if any(isinstance(b, ast.Name) and b.id in found for b in one.bases)}
+    return found | {"bad_request"}
+
+
+def other_refusals() -> list[Refusal]:
+    """Of the errors that are no ConfigError: those that say what to do, in the order of files and lines."""
+    kinds, found = kinds_told_to_users() - {"ConfigError"}, []
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(_parsed(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds and node.args:
+                text = node.args[2 if node.func.id == "ProblemError" and len(node.args) > 2 else 0]
+                said = [Refusal(str(path.relative_to(ROOT)), node.lineno, one) for one in _sentences(text)]
+                found += [one for one in said if one.says_what_to_do or one.text.startswith("send ")]
+    return sorted(found, key=lambda one: (one.file, one.line))
+
+
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _sentences(node: ast.expr) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """What the rooms below the commands refuse: broken in the test, refused in these words, done as they say.
 
-Which sentences are followed is read from the tests themselves: `told(file, words)`, and the tables of `Value`.
+Which sentences are followed is read from the tests themselves: `told(file, words)`, its kinds, and tables of `Value`.
 """
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.api.responses.problems import ProblemError
+from dilocoxd.errors import CommandRefused, ConfigError, StoreError
 from tests.remedies.messages import VALUE
 
 HERE: Final = Path(__file__).parent
@@ -38,17 +40,25 @@ class Value:
 
 
 @contextmanager
-def told(file: str, words: str, relay: str = "") -> Iterator[None]:
+def told(file: str, words: str, relay: str = "", kind: type[Exception] = ConfigError) -> Iterator[None]:
     """What is in the block is refused in these words; the test does then what they say.
 
-    `relay`: the file that repeats what another process said.
+    `relay`: the file that repeats what another process said. `kind`: of the errors that tell users what to do.
     """
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(kind) as error:
         yield
     where = {str(entry.path) for entry in error.traceback}
     assert any(path.endswith(f"/dilocoxd/{relay or file}") for path in where), f"somebody else refuses: {error.value}"
     pattern = ".*".join(map(re.escape, words.split(VALUE)))
-    assert error.value.exit_code == 78 and re.search(pattern, str(error.value)), str(error.value)
+    assert re.search(pattern, str(error.value)), str(error.value)
+    assert not isinstance(error.value, ConfigError) or error.value.exit_code == 78
+
+
+stored = functools.partial(told, kind=StoreError)
+commanded = functools.partial(told, kind=CommandRefused)
+asked = functools.partial(told, kind=ProblemError)
+TELLERS: Final = ("told", "Value", "stored", "commanded", "asked")
+"""Names of what is called with a file and its words."""
 
 
 def followed() -> dict[tuple[str, str], str]:
@@ -56,7 +66,7 @@ def followed() -> dict[tuple[str, str], str]:
     found = {}
     for path in sorted(HERE.glob("test_*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("told", "Value"):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in TELLERS:
                 file, words = node.args[:2]
                 assert isinstance(file, ast.Constant) and isinstance(words, ast.Constant), f"{path}:{node.lineno}"
                 found[str(file.value), str(words.value)] = path.name
