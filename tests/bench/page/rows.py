@@ -65,7 +65,7 @@ NONE = "none in time"
 MIDDLE, FAST = "200 Mbit/s, 100 ms", "1000 Mbit/s, 100 ms"
 ROWS = (
     Row(
-        "headline", "headline", HEADLINE, 480,
+        "headline", "headline", HEADLINE, 435,
         (
             Figure(f"`default`: {SHARE}", "of_no_links", where={"way": "default"}, at_least=0.97),
             Figure("`dilocox`: the same", "of_no_links", where={"way": "dilocox"}, at_least=0.97),
@@ -151,8 +151,10 @@ ROWS = (
         (Figure("generation of two ranks to gloo's first sum: s", "start s", where={"way": "ours"}, at_most=2),),
     ),
     Row(
-        "survivors", "survivors", "--kills 1 --roles member --steps 40 --step-s 0.1", 175,
+        "survivors", "survivors", "--kills 1 --roles member --steps 40 --step-s 0.1", 220,
         (
+            Figure("a site killed: the others' next entry, s", "next_s", where={"mode": "killed"}, at_most=2.7),
+            Figure("its cable pulled, the same", "next_s", where={"mode": "vanished"}, at_most=2.7),
             Figure("a site frozen: the others' next entry, s", "next_s", where={"mode": "frozen"}),
         ),
     ),
