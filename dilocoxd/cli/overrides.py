@@ -9,7 +9,7 @@ import click
 
 from dilocoxd.cli.shell.offers import settings
 from dilocoxd.cli.shell.telling import tell
-from dilocoxd.config.addresses import is_host, listen_ip, local_words, read_address
+from dilocoxd.config.addresses import is_host, listen_ip, local_words, read_address, socket_family
 from dilocoxd.config.environment import field_name, require_unhidden, toml_value
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
@@ -150,7 +150,7 @@ def _host_and_port(options: Mapping[str, object]) -> dict[str, object]:
 
 def free_port(host: str) -> int:
     """A TCP port that nobody uses at `host` now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family = socket_family(host)
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((listen_ip(host), 0))

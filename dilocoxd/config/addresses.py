@@ -64,6 +64,11 @@ def ip_version(host: str) -> Literal[4, 6] | None:
         return None
 
 
+def socket_family(ip: str) -> socket.AddressFamily:
+    """Of sockets that reach this IP address."""
+    return socket.AF_INET6 if ":" in ip else socket.AF_INET
+
+
 def kind_of_host(host: str) -> str:
     """What stands before `host` in a multiaddress."""
     version = ip_version(host)

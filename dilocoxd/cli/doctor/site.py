@@ -15,7 +15,7 @@ from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient
 from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.screens.status import outside
-from dilocoxd.config.addresses import leads_here, listen_ip, listened_on
+from dilocoxd.config.addresses import leads_here, listen_ip, listened_on, socket_family
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.store.rundir import RunDir
@@ -96,7 +96,7 @@ def port_finding(check: str, host: str, port: int, *, is_running: bool | None) -
 
 def _bind_error(ip: str, port: int) -> OSError | None:
     """Why a socket cannot have this address; of its own family alone, like those of the daemon."""
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    family = socket_family(ip)
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:

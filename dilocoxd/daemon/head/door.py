@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd import __version__
+from dilocoxd.config.addresses import socket_family
 from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
@@ -139,7 +140,7 @@ class NodeDoor:
         """Raises ConfigError if the address is taken or not ours."""
         host, port = self.address
         try:
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            family = socket_family(host)
             self._socket = socket.create_server((host, port), family=family, backlog=GREETED_MAX)
         except OSError as error:
             raise ConfigError(

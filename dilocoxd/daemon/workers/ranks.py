@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from dilocoxd.config.addresses import socket_family
 from dilocoxd.daemon.workers.forked import ForkLaunch, WorkerPlace, Workers
 from dilocoxd.ipc.client import CLUSTER_ADDRESS_VARIABLE, LISTENER_VARIABLE
 
@@ -45,7 +46,7 @@ class StagePlaces(Protocol):
 
 def listen(address: str = ADDRESS) -> socket.socket:
     """A listening socket on a free port of this machine. Raises OSError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    family = socket_family(address)
     return socket.create_server((address, 0), family=family)
 
 

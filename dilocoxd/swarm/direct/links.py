@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from dilocoxd.config.addresses import socket_family
 from dilocoxd.errors import PeerError
 from dilocoxd.swarm.direct.channel import Channel
 from dilocoxd.swarm.direct.kernel import Options
@@ -132,7 +133,7 @@ async def open_link(ip: str, port: int, context: ssl.SSLContext, *, timeout_s: f
     sock: socket.socket | None = None
     link: DataLink | None = None
     try:
-        sock = socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_STREAM)
+        sock = socket.socket(socket_family(ip), socket.SOCK_STREAM)
         sock.setblocking(False)
         async with asyncio.timeout(timeout_s):
             await loop.sock_connect(sock, (ip, port))

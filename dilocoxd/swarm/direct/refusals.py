@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from dilocoxd.config.addresses import socket_family
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.routes import Route
 
@@ -33,7 +34,7 @@ async def look(
 
 async def is_refused(ip: str, port: int) -> bool:
     """Whether the host answers that nobody listens there. Silence, and all other errors, say nothing."""
-    family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+    family = socket_family(ip)
     with contextlib.suppress(TimeoutError, OSError), socket.socket(family, socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
         try:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
+from dilocoxd.config.addresses import socket_family
 from dilocoxd.errors import ConfigError
 
 CONGESTION_CONTROL: Final = b"bbr"
@@ -44,7 +45,7 @@ def listen_on(ips: Sequence[str], port: int) -> list[socket.socket]:
     found: list[socket.socket] = []
     try:
         for ip in ips:
-            family = socket.AF_INET6 if ":" in ip else socket.AF_INET
+            family = socket_family(ip)
             sock = socket.socket(family, socket.SOCK_STREAM)
             found.append(sock)
             sock.setblocking(False)
