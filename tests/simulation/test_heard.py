@@ -91,3 +91,12 @@ def test_of_strangers_only_so_many_early_words_are_kept_as_membership_knows_and_
     assert heard.early.keys() == {*strangers[:2], B}
     says(heard, C, at(5))
     assert C not in heard.early
+
+
+@pytest.mark.parametrize(("known", "dead"), [((), ()), ((), (B,))], ids=["a stranger", "dead"])
+def test_early_word_of_who_is_not_live_is_forgotten(known: tuple[PeerId, ...], dead: tuple[PeerId, ...]) -> None:
+    """Coalition 1400011: it came back without the entry that had made it say so; `buffered` of chapter 06."""
+    heard = heard_of(B)
+    says(heard, B, at(4))
+    see(heard, *known, dead=dead)
+    assert (B in heard.early) is (not dead)

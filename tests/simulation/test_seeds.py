@@ -43,11 +43,18 @@ FAILED_ONCE = (
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""
+COALITIONS_FAILED_ONCE = (1400011,)
+"""The same, where just under a third lie."""
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
 def test_what_failed_once_holds(seed: int) -> None:
     assert run_seed(seed).problem == ""
+
+
+@pytest.mark.parametrize("seed", COALITIONS_FAILED_ONCE)
+def test_coalition_that_failed_once_holds(seed: int) -> None:
+    assert run_seed(seed, has_coalition=True).problem == ""
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, 6))

@@ -96,6 +96,7 @@ class Heard:
         before, self.views = self.views, {view.peer: view for view in event.peers}
         self.departed -= {p for p, view in self.views.items() if view.is_live and p in before and not before[p].is_live}
         self.word = {peer: word for peer, word in self.word.items() if self._still_counts(peer, word)}
+        self.early = {p: said for p, said in self.early.items() if p not in self.views or self.views[p].is_live}
         return before != self.views
 
     def _still_counts(self, peer: PeerId, word: Word) -> bool:
