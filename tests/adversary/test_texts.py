@@ -5,6 +5,7 @@ import asyncio
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -120,8 +121,8 @@ def test_manifest_of_a_stranger_names_no_file_of_mine(tmp_path: Path, monkeypatc
         assert not (tmp_path / "victim").exists()
         assert not any((tmp_path / "cache").rglob("*"))
         # Without the look at the text the same join goes through, and the diary is what the site is to train on.
-        for look in ("require_given", "have_text"):
-            monkeypatch.setattr(joining, look, lambda *_: None)
+        unseen = SimpleNamespace(bring=lambda access: None)
+        monkeypatch.setattr(joining, "given_text", lambda *_: unseen)
         assert diary.name in join(tmp_path, address, "--no-run"), "and its name is shown as another"
         assert str(diary) in load_manifest(tmp_path / "victim" / "run.toml").data.corpus
 

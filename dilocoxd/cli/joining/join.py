@@ -20,7 +20,7 @@ from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.corpus import named_paths
 from dilocoxd.cli.joining.nearby import show_local_runs
 from dilocoxd.cli.joining.newcomer import Newcomer, Target, newcomer, read_target
-from dilocoxd.cli.joining.text import have_text, require_given
+from dilocoxd.cli.joining.text import GivenText, given_text
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
@@ -78,22 +78,21 @@ def join(
             manifest = fetched_manifest(who, timeout_s)
 
         near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
-        is_asked_first = _is_asked_first(manifest, near, own_files)
 
-        def look(site: SiteConfig) -> None:
+        def look(site: SiteConfig) -> GivenText:
             check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
-            require_given(manifest, site)
+            text = given_text(manifest, site)
             if who.directory is None:
                 show_and_ask(manifest, site, who, is_asked=not yes)
-
-        def pin(site: SiteConfig) -> None:
-            if not is_asked_first:
-                look(site)
-            have_text(manifest, site, access)
+            return text
 
         tables = _with_base(with_known_texts(tables, given, near / "site.toml"), manifest, own_files)
-        if is_asked_first:
-            look(in_force(validated(SiteConfig, tables, source="options")))
+        is_asked_first = _is_asked_first(manifest, near, own_files)
+        looked = look(in_force(validated(SiteConfig, tables, source="options"))) if is_asked_first else None
+
+        def bring(site: SiteConfig) -> None:
+            (looked or look(site)).bring(access)
+
         with (
             joined_first_state(manifest, own_files, near, access) as first,
             joined_tokenizer(manifest, near, access) as tokenizer,
@@ -103,7 +102,7 @@ def join(
                 tokenizer.publish(run_dir)
                 first.publish(run_dir, manifest)
 
-            run_dir = joined_run_dir(manifest, tables, directory, pin, who, complete)
+            run_dir = joined_run_dir(manifest, tables, directory, bring, who, complete)
     announce_run(run_dir)
     return 0 if no_run else run_in_foreground(run_dir)
 

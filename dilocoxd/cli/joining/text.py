@@ -1,7 +1,7 @@
 """The text of a fetched run: what the operator gave of it is looked at first, the rest is made here or fetched."""
 
 import fcntl
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,44 @@ if TYPE_CHECKING:
     from dilocoxd.swarm.discovery.bootstrap import Access
 
 
-def require_given(manifest: Manifest, site: SiteConfig) -> None:
+@dataclass(frozen=True, slots=True)
+class GivenText:
+    """The text of a fetched run, or its stores: what this site was given of it has been looked at."""
+
+    manifest: Manifest
+    site: SiteConfig
+
+    def bring(self, access: "Access") -> None:
+        """See that all of it is here: in the cache, made here, or from a peer. Raises ConfigError."""
+        manifest, site = self.manifest, self.site
+        corpus, is_given = manifest.data.corpus, manifest.data.corpus in site.paths.corpora
+        if manifest.model.kind == "external" or manifest.data.sources or _is_prepared(manifest, site):
+            return
+        if _is_made_here(manifest, site):
+            if is_given or not _is_pinned(manifest):
+                return  # it was made; or nothing says what it must be: the trainers make what this machine gives
+            _, problem = prepare_text(manifest, site)
+            if not problem:
+                return
+            if not site.paths.corpus_bytes_max:
+                raise ConfigError(problem)
+            tell(f"text: cannot be made here ({problem}); asking a peer for it")
+        elif corpus in NAMES and not is_given and not _is_pinned(manifest):
+            return
+        _require_peers(manifest, site)
+        _fetch(manifest, site, chosen_cache_dir(site.paths.cache), access)
+
+
+def given_text(manifest: Manifest, site: SiteConfig) -> GivenText:
     """Refuse stores and texts that the operator gave and that are not the run's, and a text that nobody can bring.
 
     A text is prepared for that, but nothing is fetched: somebody may be asked first. Raises ConfigError.
     """
+    _require_given(manifest, site)
+    return GivenText(manifest, site)
+
+
+def _require_given(manifest: Manifest, site: SiteConfig) -> None:
     corpus, path = manifest.data.corpus, site.paths.corpora.get(manifest.data.corpus)
     if manifest.model.kind == "external":
         return  # what its loop reads is its own affair
@@ -40,27 +73,6 @@ def require_given(manifest: Manifest, site: SiteConfig) -> None:
             raise ConfigError(problem)
     elif path is not None or corpus not in NAMES:
         _require_peers(manifest, site)
-
-
-def have_text(manifest: Manifest, site: SiteConfig, access: "Access") -> None:
-    """See that a fetched run's text or stores are here: in the cache, made here, or from a peer. Raises ConfigError."""
-    require_given(manifest, site)
-    corpus, is_given = manifest.data.corpus, manifest.data.corpus in site.paths.corpora
-    if manifest.model.kind == "external" or manifest.data.sources or _is_prepared(manifest, site):
-        return
-    if _is_made_here(manifest, site):
-        if is_given or not _is_pinned(manifest):
-            return  # it was made; or nothing says what it must be: the trainers make what this machine gives
-        _, problem = prepare_text(manifest, site)
-        if not problem:
-            return
-        if not site.paths.corpus_bytes_max:
-            raise ConfigError(problem)
-        tell(f"text: cannot be made here ({problem}); asking a peer for it")
-    elif corpus in NAMES and not is_given and not _is_pinned(manifest):
-        return
-    _require_peers(manifest, site)
-    _fetch(manifest, site, chosen_cache_dir(site.paths.cache), access)
 
 
 def _is_pinned(manifest: Manifest) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.joining.newcomer import Newcomer, read_target
-from dilocoxd.cli.joining.text import have_text
+from dilocoxd.cli.joining.text import given_text
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.config.addresses import listen_ip
 from dilocoxd.config.manifest import Manifest, load_manifest
@@ -45,11 +45,11 @@ def test_text_that_the_founder_named_by_its_path(text: Path) -> None:
     """Runs of before `--data`: what is joined, is the run that was made anew."""
     old = new_manifest("tiny", {"data": {"corpus": f"text:{text}"}})
     with refused("cli/joining/text.py", "make the run anew with --data NAME=PATH"):
-        have_text(old, SiteConfig(), NOBODY)
+        given_text(old, SiteConfig()).bring(NOBODY)
     with prepared_here():
         invoke(*f"{INIT} anew --api-port 0 --data mine={text}".split())
         manifest, site = open_run_dir(Path("anew")).load()
-        have_text(manifest, site, NOBODY)
+        given_text(manifest, site).bring(NOBODY)
 
 
 def test_text_that_is_not_here_and_is_not_fetched(text: Path) -> None:
@@ -58,9 +58,9 @@ def test_text_that_is_not_here_and_is_not_fetched(text: Path) -> None:
         manifest = open_run_dir(Path("run")).load()[0]
         own = {"cache": "elsewhere", "corpus_bytes_max": 0}
         with refused("cli/joining/text.py", "is not on this machine: give it with --data"):
-            have_text(manifest, SiteConfig(paths=PathsSection.model_validate(own)), NOBODY)
+            given_text(manifest, SiteConfig(paths=PathsSection.model_validate(own))).bring(NOBODY)
         own["corpora"] = {"mine": str(text)}  # as `--data mine=PATH` has it
-        have_text(manifest, SiteConfig(paths=PathsSection.model_validate(own)), NOBODY)
+        given_text(manifest, SiteConfig(paths=PathsSection.model_validate(own))).bring(NOBODY)
 
 
 def newcomer_with(link: str, proof: MembershipProof | None = None) -> Newcomer:

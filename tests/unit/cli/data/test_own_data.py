@@ -7,13 +7,15 @@ import pytest
 
 from dilocoxd.cli.commands import new_manifest, own_text
 from dilocoxd.cli.corpus import name_of, named_paths
-from dilocoxd.cli.joining.text import have_text
+from dilocoxd.cli.joining.text import given_text
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.trainer.tokens.store import INDEX, ShardInfo, StoreIndex
+from tests.harness.published.directory import LINES
+from tests.harness.published.prepared_here import prepared_here
 
 
 @pytest.fixture
@@ -96,13 +98,15 @@ def test_weights_of_a_run_toml_are_kept(store: Path, tmp_path: Path) -> None:
 def refusal(manifest: Manifest, **corpora: str) -> str:
     """Why a site with these paths cannot join."""
     with pytest.raises(ConfigError) as caught:
-        have_text(manifest, SiteConfig(paths=PathsSection(corpora=corpora)), Access(("unused",), 1.0, print))
+        given_text(manifest, SiteConfig(paths=PathsSection(corpora=corpora))).bring(Access(("unused",), 1.0, print))
     return str(caught.value)
 
 
 def test_joiner_needs_the_runs_stores(store: Path, notes: Path, tmp_path: Path) -> None:
     manifest, _ = own_text(new_manifest("tiny", {}), {"data": (f"books={store}",)})
-    have_text(manifest, SiteConfig(paths=PathsSection(corpora={"books": str(store)})), Access(("unused",), 1.0, print))
+    given_text(manifest, SiteConfig(paths=PathsSection(corpora={"books": str(store)}))).bring(
+        Access(("unused",), 1.0, print)
+    )
     assert "copy it from another site, and say where it is with --data books=PATH" in refusal(manifest)
     assert "is no token store" in refusal(manifest, books=str(notes))
     assert "'mine' is no text of this run; it has: books; use that name" in refusal(manifest, mine=str(store))
@@ -120,3 +124,18 @@ def test_path_in_somebody_elses_manifest_is_never_read(notes: Path) -> None:
     manifest = new_manifest("tiny", {"data": {"corpus": str(notes)}})
     assert "a path from somebody else is never read" in refusal(manifest)
     assert "'notes' is no text of this run; it has: english; use" in refusal(new_manifest("tiny", {}), notes=str(notes))
+
+
+def test_text_that_no_hash_pins_is_looked_at_once(
+    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was prepared to look at it, and a second time, from the cache, to have it."""
+    notes.write_text("".join(LINES))
+    manifest, corpora = own_text(new_manifest("tiny", {"model": {"vocab_size": 300}}), {"data": (f"mine={notes}",)})
+    assert not manifest.data.sha256
+    looks = "looking for the training text"
+    with prepared_here():
+        text = given_text(manifest, SiteConfig(paths=PathsSection(cache=str(tmp_path / "cache"), corpora=corpora)))
+        assert capsys.readouterr().err.count(looks) == 1
+        text.bring(Access(("unused",), 1.0, print))
+        assert looks not in capsys.readouterr().err

@@ -8,7 +8,7 @@ import pytest
 
 from dilocoxd.cli.commands import created_from, new_manifest, own_text
 from dilocoxd.cli.joining.join import _texts
-from dilocoxd.cli.joining.text import have_text
+from dilocoxd.cli.joining.text import given_text
 from dilocoxd.config.manifest import Manifest, load_manifest, manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
@@ -50,11 +50,11 @@ def test_a_site_needs_one_of_the_private_stores_and_asks_nobody(tmp_path: Path, 
     manifest = make_manifest(stores)
     for store in stores.values():
         site = make_site(tmp_path, store)
-        have_text(manifest, site, NOBODY)
+        given_text(manifest, site).bring(NOBODY)
         assert [source.name for source in sources_of(manifest, site)] == [store.directory.name]
         assert make_settings(manifest, site, data_stream="x").leased_share == (0, 1)
     with pytest.raises(ConfigError, match=r"private \(north, south\), and nothing says where this site has one"):
-        have_text(manifest, make_site(tmp_path), NOBODY)
+        given_text(manifest, make_site(tmp_path)).bring(NOBODY)
 
 
 def test_a_private_store_must_be_the_one_of_the_manifest(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
@@ -62,11 +62,11 @@ def test_a_private_store_must_be_the_one_of_the_manifest(tmp_path: Path, stores:
     manifest, site = make_manifest(stores), SiteConfig(paths=PathsSection(corpora=corpora))
     remedy = "; give the store that run.toml names, or correct its sha256 before the start$"
     with pytest.raises(ConfigError, match="its hash is .*" + remedy):
-        have_text(manifest, site, NOBODY)
+        given_text(manifest, site).bring(NOBODY)
     with pytest.raises(ConfigError, match="its hash is .*" + remedy):
         open_source(sources_of(manifest, site)[0], manifest.model.vocab_size)
     with pytest.raises(ConfigError, match="this is no token store" + remedy):
-        have_text(manifest, SiteConfig(paths=PathsSection(corpora={"north": str(tmp_path)})), NOBODY)
+        given_text(manifest, SiteConfig(paths=PathsSection(corpora={"north": str(tmp_path)}))).bring(NOBODY)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_private_store_without_a_window_is_refused_at_join(tmp_path: Path, sto
     tables["model"]["seq_len"] = 1 << 20
     tables["data"]["evaluate_every_rounds"] = 0
     with pytest.raises(ConfigError, match=r"north=.*: no window of 1048577 tokens to train on"):
-        have_text(manifest_from_tables(tables, source="test"), make_site(tmp_path, stores["north"]), NOBODY)
+        given_text(manifest_from_tables(tables, source="test"), make_site(tmp_path, stores["north"])).bring(NOBODY)
 
 
 def test_joining_tells_what_is_private_and_what_is_here(tmp_path: Path, stores: dict[str, TokenStore]) -> None:
@@ -139,13 +139,13 @@ def test_beside_shared_stores_a_site_needs_them_and_a_private_one(
     assert manifest_from_canonical(manifest.canonical_bytes(), source="peer") == manifest
     assert manifest_from_tables(tomllib.loads(manifest.to_toml()), source="file") == manifest
     site = make_site(tmp_path, *stores.values())
-    have_text(manifest, site, NOBODY)
+    given_text(manifest, site).bring(NOBODY)
     assert [source.is_private for source in sources_of(manifest, site)] == [True, False]
     assert make_settings(manifest, site, data_stream="x").leased_share == (1, 3)
     with pytest.raises(ConfigError, match=r"some token stores of this run are private \(north\)"):
-        have_text(manifest, make_site(tmp_path, stores["south"]), NOBODY)
+        given_text(manifest, make_site(tmp_path, stores["south"])).bring(NOBODY)
     with pytest.raises(ConfigError, match="the run trains on the token store 'south'"):
-        have_text(manifest, make_site(tmp_path, stores["north"]), NOBODY)
+        given_text(manifest, make_site(tmp_path, stores["north"])).bring(NOBODY)
     assert _texts(manifest, site) == "south; and private, each site reads its own (north); this one has north"
 
 

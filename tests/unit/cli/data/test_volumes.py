@@ -8,7 +8,7 @@ import pytest
 
 from dilocoxd.cli.commands import created_from, new_manifest, own_text
 from dilocoxd.cli.joining.join import _texts
-from dilocoxd.cli.joining.text import have_text
+from dilocoxd.cli.joining.text import given_text
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical, manifest_from_tables
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
@@ -62,16 +62,16 @@ def test_a_site_finds_out_which_volumes_of_all_stores_it_has(tmp_path: Path, sto
     drop(stores["books"], 0)
     assert volumes_here(manifest, site) == {1, 2}
     drop(stores["code"], 2)
-    have_text(manifest, site, NOBODY)
+    given_text(manifest, site).bring(NOBODY)
     assert volumes_here(manifest, site) == {1}
     assert _texts(manifest, site) == "books, code (volume 1 of 3)"
     drop(stores["books"], 1)
     words = r"no volume is here of every token store of the run: books has volume 2 of 3; code has volumes 0-1 of 3"
     with pytest.raises(ConfigError, match=words):
-        have_text(manifest, site, NOBODY)
+        given_text(manifest, site).bring(NOBODY)
     drop(stores["books"], 2)
     with pytest.raises(ConfigError, match="is missing, and none of its 3 volumes is whole"):
-        have_text(manifest, site, NOBODY)
+        given_text(manifest, site).bring(NOBODY)
 
 
 def test_numbers_of_volumes_are_put_together() -> None:

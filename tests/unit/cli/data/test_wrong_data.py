@@ -16,7 +16,7 @@ from dilocoxd.cli.corpus import (
     require_there,
     with_text_hashes,
 )
-from dilocoxd.cli.joining.text import have_text
+from dilocoxd.cli.joining.text import given_text
 from dilocoxd.cli.main import cli
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
@@ -145,7 +145,7 @@ def test_nothing_held_out_is_refused_before_anything_is_started(tmp_path: Path) 
     with pytest.raises(ConfigError, match=said):
         require_there(manifest, site)
     with pytest.raises(ConfigError, match=said):
-        have_text(manifest, site, Access(("unused",), 1.0, print))
+        given_text(manifest, site).bring(Access(("unused",), 1.0, print))
     (tmp_path / "run.toml").write_text(manifest.to_toml())
     known = (f'paths.corpora={{x = "{store.directory}"}}',)
     with pytest.raises(ConfigError, match=said):
