@@ -239,3 +239,13 @@ class Status:
     unwatched: Annotated[
         str, told("Why the alert harmful_contribution cannot be raised here; empty: contributions are measured.")
     ] = ""
+    rounds_behind: Annotated[
+        Count | None,
+        told(
+            "By how many rounds the furthest site is ahead, as it says, while this one catches up, else 0; null: that"
+            " is not known (yet)."
+        ),
+    ] = None
+    took_part_last_round: Annotated[
+        bool | None, told("Whether the newest entry names this site; null: there is none, or others have newer ones.")
+    ] = None

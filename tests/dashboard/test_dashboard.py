@@ -16,7 +16,7 @@ from dilocoxd.api.dashboard import pages
 from tests.dashboard.browser import FakeDaemon, Page, chromium
 from tests.dashboard.checks import check_page
 from tests.harness.shapes import changed
-from tests.harness.synthetic.fake_view import NAMES, FakeView
+from tests.harness.synthetic.fake_view import ME, NAMES, FakeView
 
 pytestmark = pytest.mark.browser
 
@@ -197,6 +197,20 @@ def test_peer_that_vanishes_is_seen_without_reloading(page: Page, daemon: FakeDa
     assert page.run(f"return document.querySelector('{row} .tag').textContent") == "waited for"
     page.until(lambda: page.text("sites-summary").startswith("2 train, 1 is dead."), "the sum follows")
     assert page.run("return window.isSamePage") is True
+
+
+def test_a_site_that_catches_up_says_so_in_its_own_row(page: Page, daemon: FakeDaemon) -> None:
+    """It said `up to date`."""
+    page.opened(daemon.url)
+    own = f"return document.querySelector('tr[data-peer=\"{ME}\"]').cells[2].textContent"
+    assert page.run(own) == "up to date"
+    for number, said in ((117, "117 behind"), (None, "catches up")):
+
+        def catch_up(view: FakeView, number: int | None = number) -> None:
+            view.state, view.extra = "catching_up", {"rounds_behind": number, "took_part_last_round": None}
+
+        daemon.change(catch_up, event="recovery.started")
+        page.until(lambda said=said: page.run(own) == said, said)  # type: ignore[misc]
 
 
 def test_new_round_arrives_by_the_event_stream(page: Page, daemon: FakeDaemon) -> None:

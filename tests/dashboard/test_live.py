@@ -125,6 +125,8 @@ def check_catching_up(page: Page, folder: Path, other: SiteProcess, site: SitePr
     page.until_loaded()
     page.until(lambda: "Catching up with the run" in page.text("now-h"), "its own first line says so")
     assert "newest round" not in page.text("sites-summary") + page.text("waits"), "it knows of none yet"
+    own = f"return document.querySelector('tr[data-peer=\"{site.says('peer_id')}\"]').cells[2].textContent"
+    page.until(lambda: page.run(own).endswith(" behind"), "and not that it is up to date")
     check_screens(page, folder, "catches-up")
     (site.run_dir / HOLD).unlink()
     site.wait_height(other.state()["height"], PATIENCE_S)

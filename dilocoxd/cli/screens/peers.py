@@ -19,8 +19,8 @@ def peers_screen(status: Status, peers: Sequence[Peer], width: int | None) -> st
         Column("site", [status.name + HERE, *(peer.name for peer in peers)]),
         Column("state", [_state(status.state, status.probation), *(_state(p.state, p.probation) for p in peers)]),
         Column("outer step", [str(status.height), *(str(peer.height) for peer in peers)], 1, is_number=True),
-        Column("behind", ["-", *(_behind(peer) for peer in peers)], 4, is_number=True),
-        Column("last round", ["-", *("yes" if peer.took_part_last_round else "no" for peer in peers)], 3),
+        Column("behind", [_behind(status), *(_behind(peer) for peer in peers)], 3, is_number=True),
+        Column("last round", [_took_part(status.took_part_last_round), *map(_last_round, peers)], 4),
         Column("seen", ["-", *(_ago(peer.last_seen_s) for peer in peers)], 2),
         Column("tok/s", [f"{value:,.0f}" if value is not None else "-" for value in speeds], 1, is_number=True),
         Column("loss", [figure(status.losses.inner), *(figure(peer.inner_loss) for peer in peers)], 5, is_number=True),
@@ -59,8 +59,18 @@ def on_probation(found: Probation) -> str:
     return f"on probation: {found.rounds_done} of {plural(found.rounds, 'round')}"
 
 
-def _behind(peer: Peer) -> str:
-    return str(peer.rounds_behind) if peer.rounds_behind > 0 else "-"
+def _behind(site: Status | Peer) -> str:
+    """This site or another; how far it is ahead is seen where the outer steps are."""
+    return str(site.rounds_behind) if site.rounds_behind and site.rounds_behind > 0 else "-"
+
+
+def _last_round(peer: Peer) -> str:
+    """Of a round that we do not have yet nobody here knows."""
+    return _took_part(peer.took_part_last_round if peer.rounds_behind >= 0 else None)
+
+
+def _took_part(answer: bool | None) -> str:
+    return "-" if answer is None else "yes" if answer else "no"
 
 
 def _by(peer: Peer) -> str:

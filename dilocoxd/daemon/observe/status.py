@@ -114,6 +114,7 @@ class StatusReader:
         sources, journal = self._from, self._from.journal
         site = sources.site.status()
         chain, peers = sources.ledger.chain, sources.peers()
+        behind = self._rounds_behind(peers)
         return Status(
             peer_id=sources.who.peer_id,
             name=sources.who.names.of(sources.who.peer_id),
@@ -150,7 +151,21 @@ class StatusReader:
             voted_twice=voted_twice_of(chain, sources.who.names.of),
             nodes=site.nodes,
             unwatched=unwatched(sources.opened.manifest, sources.opened.config, journal.losses_told),
+            rounds_behind=behind,
+            took_part_last_round=sources.who.peer_id in chain.recent[-1] if chain.recent and behind == 0 else None,
         )
+
+    def _rounds_behind(self, peers: Sequence[Peer]) -> int | None:
+        """A height that recovery found to be claimed only is nobody's."""
+        sources, status = self._from, self._from.round_status()
+        if sources.lifecycle.state in ("starting", "joining") or sources.lifecycle.evicted:
+            return None
+        if sources.lifecycle.state != "catching_up" and not sources.recovery_text():
+            return 0
+        claimed = status.unconfirmed if status is not None else frozenset()
+        ahead = [-peer.rounds_behind for peer in peers if peer.is_live and peer.peer_id not in claimed]
+        furthest = max(ahead, default=0)
+        return furthest if furthest > 0 else None
 
     def _losses(self) -> Losses:
         inner, validation = self._from.journal.inner_losses.newest, self._from.journal.validation_losses.newest

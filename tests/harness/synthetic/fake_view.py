@@ -129,6 +129,8 @@ class FakeView:
             bad_input={PEERS[2]: {"malformed": 2}},
             audits=Audits(made=3 * n, bytes_received=40_000 * n, unanswered=1),
             samples=Samples(taken=64 * n, twice=n),
+            rounds_behind=0,
+            took_part_last_round=True,
             alerts=tuple(
                 StandingAlert(code=one.code, severity=one.severity, text=one.text, remedy=one.remedy, since=one.since)
                 for one in self.alerts()

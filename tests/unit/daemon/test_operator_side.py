@@ -3,6 +3,7 @@
 import asyncio
 import io
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +145,26 @@ def record_of(run_id: RunId, sequence: int, state: str) -> PeerRecord:
         chain_weight=0, state_digest=Digest(b"s" * 32), contributed_round=-1, milli_steps_per_s=0, tokens_per_s=0,
         upload_bytes_per_s=0, name="attic",
     )  # fmt: skip
+
+
+async def test_a_site_that_catches_up_says_how_far_behind_it_is(world: Recorded) -> None:
+    """It was told to be up to date, for of its own row nobody asked."""
+    daemon = world.daemon
+
+    def shown() -> tuple[int | None, bool | None]:
+        status = daemon.view.status()
+        return status.rounds_behind, status.took_part_last_round
+
+    assert shown() == (None, None), "it has met nobody yet"
+    daemon.lifecycle.enter("catching_up")
+    assert shown() == (None, None), "nor has anybody said where the run is"
+    newer = replace(record_of(daemon.run_id, 1, "training"), chain_height=7)
+    daemon.membership.on_record(newer, is_own_word=True)
+    assert shown() == (7, None)
+    daemon.lifecycle.enter("training")
+    for contributors, took_part in (({daemon.me, PEER}, True), ({PEER}, False)):
+        daemon.ledger.chain = replace(daemon.ledger.chain, recent=(frozenset(contributors),))
+        assert shown() == (0, took_part), "one more entry of others is on its way at any time"
 
 
 async def test_pause_before_training_holds_until_resume(world: Recorded) -> None:

@@ -11,8 +11,8 @@ let isAllShown = false;
 /** All sites as rows of one shape, ours first. */
 export function siteRows({ status, peers }) {
   const own = {
-    peer_id: status.peer_id, name: status.name, isSelf: true, isLive: true, state: status.state, height: status.height, behind: 0,
-    step_s: status.phase.step_seconds || null, tokens_per_s: status.progress.tokens_per_s, loss: status.losses.inner, tookPart: null, link: null, way: "-", heard_s: null,
+    peer_id: status.peer_id, name: status.name, isSelf: true, isLive: true, state: status.state, height: status.height, behind: status.rounds_behind,
+    step_s: status.phase.step_seconds || null, tokens_per_s: status.progress.tokens_per_s, loss: status.losses.inner, tookPart: status.took_part_last_round, link: null, way: "-", heard_s: null,
     address: (status.addresses[0] ?? "-").replace(/\/p2p\/.*$/, ""), chain_head: status.chain_head, probation: status.probation,
   };
   const others = peers.map((peer) => ({
@@ -63,7 +63,11 @@ export function startSites(changed) {
 /** Of a site in an open run that does not count in full yet. */
 const onProbation = (row) => (row.probation ? `, on probation: ${row.probation.rounds_done} of ${row.probation.rounds} rounds` : "");
 
-const lag = (row) => (row.behind > 0 ? `${count(row.behind)} behind` : row.behind < 0 ? `${count(-row.behind)} ahead` : "up to date");
+/** Ours is null while nobody knows it. */
+function lag(row) {
+  if (row.behind === null) return row.state === "catching_up" ? stateOf(row.state) : "-";
+  return row.behind > 0 ? `${count(row.behind)} behind` : row.behind < 0 ? `${count(-row.behind)} ahead` : "up to date";
+}
 
 export function showSites(model) {
   const { status } = model;

@@ -119,11 +119,27 @@ def test_status_of_a_site_that_has_not_begun_says_what_is_not_known() -> None:
 def test_peers_begin_with_this_site_and_fit_a_terminal() -> None:
     assert peers_screen(status(), sites(), 80).splitlines() == [
         "site           state     outer step  behind  last round  seen            tok/s",
-        "home (here)    training           7       -  -           -               1,240",
+        "home (here)    training           7       -  yes         -               1,240",
         "attic          training           7       -  yes         0.4 s ago       6,000",
         "garage~r581Vz  dead               6       1  no          1 min 30 s ago      -",
         "(with --wide: loss, step, link, by, address, peer id)",
     ]
+
+
+def test_a_site_that_catches_up_says_so_in_its_own_row_and_nothing_of_rounds_that_it_does_not_have() -> None:
+    """Its row said nothing of how far it is behind, and that others, who train, had missed the last round."""
+    behind = replace(status(), state="catching_up", height=3, rounds_behind=4, took_part_last_round=None)
+    others = [replace(one, rounds_behind=3 - one.height, took_part_last_round=False) for one in sites()]
+    assert peers_screen(behind, others, 80).splitlines() == [
+        "site           state        outer step  behind  seen            tok/s",
+        "home (here)    catching up           3       4  -               1,240",
+        "attic          training              7       -  0.4 s ago       6,000",
+        "garage~r581Vz  dead                  6       -  1 min 30 s ago      -",
+        "(with --wide: last round, loss, step, link, by, address, peer id)",
+    ]
+    wide = peers_screen(behind, others, None).splitlines()
+    column = wide[0].index("last round")
+    assert [line[column:].split()[0] for line in wide[1:]] == ["-", "-", "-"]
 
 
 def test_a_pipe_gets_every_column_whole_and_a_narrow_terminal_what_matters() -> None:
