@@ -245,6 +245,6 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     ),
     Endpoint(
         "POST", "/v1/control/log-level", "log_level", "Least severity of events on stderr or in the journal.",
-        CommandDone, body=LogLevelRequest, problems=(409,), is_cached=False,
+        CommandDone, body=LogLevelRequest, is_cached=False,
     ),
 )  # fmt: skip

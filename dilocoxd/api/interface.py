@@ -15,6 +15,7 @@ from dilocoxd.answers.peers import Peer, Ping, Reach
 from dilocoxd.answers.rounds import LogEntry, RoundRow
 from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Sample, Snapshot
 from dilocoxd.answers.status import Status
+from dilocoxd.telemetry.catalogue import Level
 
 
 class View(Protocol):
@@ -140,5 +141,5 @@ class Control(Protocol):
     def vote_authorities(self, terms: str) -> str:
         """Sign our vote for other authorities, and tell the others."""
 
-    def set_log_level(self, level: str) -> str:
+    def set_log_level(self, level: Level) -> str:
         """Least severity of events on stderr or in the journal."""

@@ -1,10 +1,11 @@
 """Decides what the body of a control request may hold. The answers are in dilocoxd/answers."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX, SAMPLE_PROMPT, SAMPLE_PROMPT_MAX
+from dilocoxd.telemetry.catalogue import Level
 
 
 def _whole(value: object) -> object:
@@ -39,7 +40,7 @@ class SampleRequest(RequestBody):
 class LogLevelRequest(RequestBody):
     """Least severity of events on stderr or in the journal."""
 
-    level: Literal["debug", "info", "warning", "error"]
+    level: Level
 
 
 class SiteRequest(RequestBody):

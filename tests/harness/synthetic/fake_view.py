@@ -40,6 +40,7 @@ from dilocoxd.config.api import ApiSection
 from dilocoxd.daemon.observe.progress import site_counts
 from dilocoxd.errors import CommandRefused
 from dilocoxd.telemetry.alerts import KINDS
+from dilocoxd.telemetry.catalogue import Level
 
 PEERS = ("QmFakeSiteA", "QmFakeSiteB", "QmFakeSiteC")
 ME = PEERS[0]
@@ -372,7 +373,7 @@ class FakeControl:
     async def disconnect(self, site: str) -> str:
         return self._note("disconnect", site)
 
-    def set_log_level(self, level: str) -> str:
+    def set_log_level(self, level: Level) -> str:
         return self._note("log-level", level)
 
 

@@ -16,7 +16,7 @@ LEFT: Final = {
     "api/queries.py": 1,
     "api/stream.py": 1,
     "cli/model/first_state.py": 1,
-    "daemon/control.py": 4,
+    "daemon/control.py": 3,
     "daemon/peers/authorities.py": 2,
     "daemon/peers/members.py": 2,
     "daemon/recovery/snapshot_fetch.py": 1,
