@@ -13,7 +13,7 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.store.durable import make_directory, write_file
+from dilocoxd.store.durable import make_directory, store_error, write_file
 from dilocoxd.store.snapshots import (
     ANCHOR_NAME,
     CHUNK_BYTES,
@@ -179,7 +179,7 @@ class SnapshotDownload:
                 os.close(fd)
 
     def _failed(self, error: OSError) -> StoreError:
-        return StoreError(f"downloading snapshot {self._index.round}: {error.strerror}; check the disk")
+        return store_error(f"downloading snapshot {self._index.round}", self.partial, error)
 
 
 def _plan(round_index: int, file: SnapshotFile, fd: int) -> Download:

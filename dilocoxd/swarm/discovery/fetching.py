@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from dilocoxd.errors import ConfigError, PeerError, StoreError, WireError
+from dilocoxd.errors import ConfigError, PeerError, WireError
 from dilocoxd.ids import PeerId, RunId
+from dilocoxd.store.durable import store_error
 from dilocoxd.swarm.discovery.asking import run_asking
 from dilocoxd.swarm.discovery.bootstrap import Access, Contact, ask_peer
 from dilocoxd.swarm.streams.fetch import FetchClient
@@ -70,7 +71,7 @@ async def fetch_file(
             os.close(fd)
         is_kept = await asyncio.to_thread(_keeps, path, is_right)
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; free space there") from error
+        raise store_error(f"fetching the {what}", path, error) from error
     if not is_kept:
         raise WireError("bad_hash", f"{source.peer} sent another {what} than the run's")
 

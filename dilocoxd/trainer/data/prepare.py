@@ -224,7 +224,8 @@ def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Pr
     temporary = Path(tempfile.mkdtemp(prefix=mark, dir=folder.parent))
     try:
         # As it was given: nothing of a text may be left out, but what it says of lengths is part of its hash.
-        tokenizer.save(str(temporary / TOKENIZER))
+        # Not with its own `save`, whose error on a full disk is none that says so.
+        (temporary / TOKENIZER).write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
         tokenizer_sha256 = tokenizer_digest(tokenizer)
         counts: list[int] = []
         with (temporary / TOKENS).open("wb") as file:

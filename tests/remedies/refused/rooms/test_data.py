@@ -4,8 +4,10 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
@@ -25,10 +27,13 @@ from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.data.sources import SourceOrder
 from dilocoxd.trainer.main import _order, check_text, interfaces
 from dilocoxd.trainer.settings import load_settings, make_settings
+from dilocoxd.trainer.tokens.encode import WORK, PackSettings, pack_piece
+from dilocoxd.trainer.tokens.inputs import cut, list_inputs
+from dilocoxd.trainer.tokens.pack import PackOptions, pack
 from dilocoxd.trainer.tokens.store import TokenStore, open_store
 from dilocoxd.trainer.tokens.vocabulary import tokenizer_digest
 from tests.harness.outer_worker.daemon_end import tiny_manifest
-from tests.remedies.refused.rooms.told import told
+from tests.remedies.refused.rooms.told import full, stored, told
 from tests.unit.trainer.test_data import SumWith, order_of, prepared_from, quiet
 from tests.unit.trainer.test_fetched import DATA, TRAINED, VOCAB, fetched
 from tests.unit.trainer.test_sources import SEQ_LEN, sources
@@ -195,6 +200,64 @@ def test_machines_of_a_site_with_two_texts(text: Path, tmp_path: Path) -> None:
     with told("trainer/main.py", "give each the same files (paths.corpora), and put data.sha256 into run.toml"):
         check_text(SumWith(second), first, 2)
     check_text(SumWith(second), order_of(prepared_from(text, tmp_path / "one")), 2)
+
+
+def test_a_cache_that_is_full(text: Path, tmp_path: Path) -> None:
+    with full(100), stored("trainer/data/prepare.py", "free space there, or give another place with --cache"):
+        prepared_from(text, tmp_path / "cache")
+    prepared_from(text, tmp_path / "other")
+    prepared_from(text, tmp_path / "cache")
+
+
+def pack_lines(folder: Path, *, processes: int = 1) -> str:
+    """Two files, so that two processes have something to do; what was told meanwhile."""
+    options, said = PackOptions(folder / "tokenizer", held_fraction=0.1, num_processes=processes), list[str]()
+    pack([folder / "a.jsonl", folder / "b.jsonl"], folder / "out", options, said.append, lambda done, total: None)
+    return " ".join(said)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    """A folder with texts and their tokenizer."""
+    write_tokenizer(tmp_path)
+    for name, documents in (("a", DOCUMENTS[:10]), ("b", DOCUMENTS)):
+        write_lines(tmp_path / f"{name}.jsonl", documents)
+    return tmp_path
+
+
+def test_packing_on_a_disk_that_is_full(lines: Path) -> None:
+    with (
+        full(6000),
+        stored("trainer/tokens/pack.py", "cannot write to VALUE: VALUE; free space, then repeat the command"),
+    ):
+        pack_lines(lines)
+    assert "going on: 1 of 2 pieces were packed before" in pack_lines(lines)
+
+
+def test_packing_by_processes_that_are_killed(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by the kernel, without memory: each of the first ones is, before it does anything."""
+    python, kills = lines / "python", lines / "kills"
+    kills.touch()
+    python.write_text(f'#!/bin/sh\n[ -e {kills} ] && kill -9 $$\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    resource_tracker.ensure_running()  # of this process, not of those
+    monkeypatch.setattr(spawn, "_python_exe", os.fsencode(python))
+    with stored("trainer/tokens/pack.py", "a process that packs was killed (no memory?); repeat the command"):
+        pack_lines(lines, processes=2)
+    kills.unlink()
+    pack_lines(lines, processes=2)
+    assert open_store(lines / "out").train.num_tokens
+
+
+def test_a_tokenizer_that_goes_while_it_is_packed(lines: Path) -> None:
+    (piece,) = cut(list_inputs([lines / "a.jsonl"])[0])
+    settings = PackSettings(str(lines / "tokenizer" / "tokenizer.json"), "uint16", None, "text", 0.1, is_chat=False)
+    (lines / "out" / WORK).mkdir(parents=True)
+    (lines / "tokenizer").rename(lines / "away")
+    with stored("trainer/tokens/encode.py", "it could be read before: repeat the command, it goes on"):
+        pack_piece(lines / "out", piece, settings)
+    (lines / "away").rename(lines / "tokenizer")
+    assert pack_piece(lines / "out", piece, settings).shards
 
 
 def test_stores_that_a_run_cannot_read(store: TokenStore, tmp_path: Path) -> None:

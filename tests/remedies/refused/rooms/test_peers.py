@@ -19,7 +19,7 @@ from dilocoxd.swarm.discovery.lan import look
 from dilocoxd.swarm.streams.fetch import Served
 from dilocoxd.swarm.streams.pieces import Region
 from tests.integration.swarm.members import Member, a_manifest, running
-from tests.remedies.refused.rooms.told import told
+from tests.remedies.refused.rooms.told import stored, told
 from tests.unit.trainer.test_data import prepared_from
 
 pytestmark = pytest.mark.processes
@@ -78,6 +78,10 @@ async def test_peers_that_do_not_give_what_they_have(tmp_path: Path) -> None:
         good.text = sent
         with told("swarm/discovery/fetching.py", "or join through another peer"):
             await asyncio.to_thread(fetch, odds)
+        (tmp_path / "here" / TOKENS).mkdir(parents=True)
+        with stored("store/durable.py", "check the disk and its permissions", "swarm/discovery/fetching.py"):
+            await asyncio.to_thread(fetch, goods)
+        (tmp_path / "here" / TOKENS).rmdir()
         with told("swarm/discovery/corpus.py", "raise it with --set, or give the text with --data VALUE=PATH"):
             await asyncio.to_thread(fetch, goods, 100)
         await asyncio.to_thread(fetch, goods, 1 << 20)

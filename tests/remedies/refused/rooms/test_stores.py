@@ -1,10 +1,9 @@
 """What a disk, the daemon and its API refuse beside configuration: broken, refused in these words, done as they say."""
 
+import hashlib
 import json
-import resource
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,31 +15,29 @@ from dilocoxd.api.guard import RequestGuard
 from dilocoxd.api.settings import ApiSettings
 from dilocoxd.config.api import ApiSection
 from dilocoxd.daemon.chain.promise_file import PromiseFile
+from dilocoxd.daemon.recovery.snapshot_fetch import SnapshotDownload
 from dilocoxd.daemon.sampling import Sampler
 from dilocoxd.daemon.site.record import FILE_NAME, load_record, save_record
+from dilocoxd.daemon.workers.machine_files import LocalFiles
+from dilocoxd.ids import Attempt, Digest, RoundIndex
 from dilocoxd.machines.phase.settings import SiteRecord
+from dilocoxd.store.audits import write_votes
+from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.durable import write_file
-from dilocoxd.store.snapshots import ANCHOR_NAME, list_rounds, verify
+from dilocoxd.store.log import SUFFIX, EntryLog, PayloadSource
+from dilocoxd.store.snapshots import ANCHOR_NAME, list_rounds, read_index, verify
 from dilocoxd.telemetry.events import EventLog
 from dilocoxd.trainer.tokens.folders import reading
+from dilocoxd.wire.clip_record import NUMBER_BYTES
+from dilocoxd.wire.entry import SignedEntry, SignedVote, entry_hash, genesis_hash
 from tests.harness.outer_worker.run_on_disk import make_run
-from tests.remedies.refused.rooms.told import asked, commanded, stored
+from tests.remedies.refused.rooms.told import asked, commanded, full, stored
 from tests.unit.daemon.recovery.adoptions import adoption_of, peer
 from tests.unit.daemon.recovery.test_adoption import HEAD, OURS, log_of
 from tests.unit.daemon.test_visits import visits
+from tests.unit.trained.test_evidence import PEERS, SIGNED, made as false_sum
 
 TOKEN: Final = "t" * 40
-
-
-@contextmanager
-def full(size: int) -> Iterator[None]:
-    """No file may become larger, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_disk_that_is_full_or_not_there(tmp_path: Path) -> None:
@@ -178,3 +175,76 @@ async def test_snapshots_that_are_damaged_or_not_there(tmp_path: Path) -> None:
         await sampler.ask("some")
     (tmp_path / "kept").rename(first)
     assert "round 0 writes" in await sampler.ask("some")
+
+
+def test_a_branch_that_is_put_back_without_all_of_a_snapshot(tmp_path: Path) -> None:
+    made = make_run(tmp_path, rounds=2, snapshots_at=(1, 2))
+    run, aside = made.run_dir, Aside(tmp_path / "aside")
+    log = EntryLog(run.log, made.manifest.run_id, genesis_hash(made.manifest.run_id, made.manifest.sha256()))
+    aside.leave(log, 1, [run.snapshots / "2"])
+    shutil.rmtree(run.snapshots / "2")
+    kept = tmp_path / "aside" / "2"
+    (kept / ANCHOR_NAME).unlink()
+    with stored("store/snapshots.py", "is not complete (VALUE); delete the snapshot"):
+        aside.put_back(log, run.snapshots)
+    shutil.rmtree(kept)
+    aside.put_back(log, run.snapshots)
+    assert (log.height, list_rounds(run.snapshots)) == (2, [1])
+
+
+async def test_files_of_snapshots_on_each_machine(tmp_path: Path) -> None:
+    files = LocalFiles()
+    (tmp_path / "cut").write_bytes(b"some")
+    (tmp_path / "whole").write_bytes(b"some bytes")
+    with stored("daemon/workers/machine_files.py", "is too short; use another snapshot"):
+        await files.read(tmp_path / "cut", 2, 9)
+    assert await files.read(tmp_path / "whole", 2, 9) == b"me byte"
+
+
+async def test_a_download_without_a_disk(tmp_path: Path) -> None:
+    index = read_index(make_run(tmp_path, rounds=0, snapshots_at=(0,)).run_dir.snapshots / "0")
+    nobody: Any = None
+    root = tmp_path / "mount" / "snapshots"
+    (tmp_path / "mount").write_text("it is away")
+    with stored("store/durable.py", "check the disk and its permissions", "daemon/recovery/snapshot_fetch.py"):
+        await SnapshotDownload(nobody, index, root).open()
+    (tmp_path / "mount").unlink()
+    (tmp_path / "mount").mkdir()
+    download = SnapshotDownload(nobody, index, root)
+    assert await download.open() == frozenset() and download.partial.is_dir()
+    download.close()
+
+
+def test_evidence_beside_a_log_without_its_results(tmp_path: Path) -> None:
+    """What two sites offered is weighed by the results of the rounds before, which retention drops."""
+    case = false_sum(tmp_path)
+    plan, below = case.plan, case.case.entry
+    results = [bytes([number]) * (plan.record_bytes + 8) for number in range(len(plan.segments))]
+    below = replace(below, result_hashes=tuple(Digest(hashlib.sha256(one).digest()) for one in results))
+    vote = SignedVote(PEERS[0], Attempt(0), 0, SIGNED)
+    signed, lengths = SignedEntry(below, (SIGNED,) * 2, (vote,)), tuple(map(len, results))
+    for name in ("dropped", "damaged", "whole"):
+        log = EntryLog(tmp_path / name, below.run_id, below.parent)
+        with (tmp_path / "payload").open("w+b") as file:
+            file.write(b"".join(results))
+            file.flush()
+            log.append(signed, PayloadSource(file.fileno(), 0, lengths))
+        if name == "dropped":
+            log.drop_payloads(1)
+    path, segment = tmp_path / "damaged" / f"{0:012d}{SUFFIX}", case.case.segment
+    data = path.read_bytes()
+    path.write_bytes(data.replace(results[segment], results[segment][::-1][:-1] + b"x"))
+    false = (*below.result_hashes[:segment], Digest(b"l" * 32), *below.result_hashes[segment + 1 :])
+    case.write(
+        entry=replace(below, round=RoundIndex(1), parent=entry_hash(below), result_hashes=false),
+        recent=results[segment][-plan.record_bytes :][:NUMBER_BYTES],
+    )
+    write_votes(case.folder, tuple(SignedVote(peer, Attempt(0), 0, SIGNED) for peer in PEERS[:2]))
+    case.log = tmp_path / "dropped"
+    with stored("trained/proof/evidence.py", "was dropped by retention; use a log that has it"):
+        case.check()
+    case.log = tmp_path / "damaged"
+    with stored("trained/proof/evidence.py", "VALUE; use another log"):
+        case.check()
+    case.log = tmp_path / "whole"
+    assert case.check().is_proved

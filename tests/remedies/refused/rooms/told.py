@@ -6,6 +6,7 @@ Which sentences are followed is read from the tests themselves: `told(file, word
 import ast
 import functools
 import re
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from dilocoxd.api.responses.problems import ProblemError
-from dilocoxd.errors import CommandRefused, ConfigError, StoreError
+from dilocoxd.errors import CommandRefused, ConfigError, PeerError, StoreError
 from tests.remedies.messages import VALUE
 
 HERE: Final = Path(__file__).parent
@@ -49,16 +50,35 @@ def told(file: str, words: str, relay: str = "", kind: type[Exception] = ConfigE
         yield
     where = {str(entry.path) for entry in error.traceback}
     assert any(path.endswith(f"/dilocoxd/{relay or file}") for path in where), f"somebody else refuses: {error.value}"
-    pattern = ".*".join(map(re.escape, words.split(VALUE)))
-    assert re.search(pattern, str(error.value)), str(error.value)
+    says(file, words, str(error.value))
     assert not isinstance(error.value, ConfigError) or error.value.exit_code == 78
+
+
+def says(file: str, words: str, text: str) -> None:
+    """`text` has the words that stand in that file, whoever shows it."""
+    assert re.search(".*".join(map(re.escape, words.split(VALUE))), text), f"{file} says: {text}"
 
 
 stored = functools.partial(told, kind=StoreError)
 commanded = functools.partial(told, kind=CommandRefused)
 asked = functools.partial(told, kind=ProblemError)
-TELLERS: Final = ("told", "Value", "stored", "commanded", "asked")
+failed = functools.partial(told, kind=PeerError)
+"""Of commands that ask a daemon."""
+answered = functools.partial(failed, relay="cli/client.py")
+"""What a daemon told such a command."""
+TELLERS: Final = ("told", "Value", "stored", "commanded", "asked", "failed", "answered", "says")
 """Names of what is called with a file and its words."""
+
+
+@contextmanager
+def full(size: int) -> Iterator[None]:
+    """No file may become larger, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def followed() -> dict[tuple[str, str], str]:
