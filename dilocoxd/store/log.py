@@ -242,7 +242,7 @@ class EntryLog:
     def _with_payload(self, index: int) -> Record:
         record = self._read(index)
         if not record.has_payload:
-            raise StoreError(f"payload of entry {index} was dropped by retention; start from a newer snapshot")
+            raise StoreError(f"payload of entry {index} was dropped by retention")
         return record
 
     def _open(self) -> None:

@@ -80,10 +80,11 @@ class HeldFiles:
             links = tuple(link for index in range(start, number) if (link := self._link(index)) is not None)
             if len(links) == number - start:
                 return Leg(number, None if start == present else start, directory or "", links)
+        good = ", ".join(str(one) for one in rounds if self._directories.get(one, "") is not None)
         raise WayGoneError(
             f"round {number} cannot be made again here: its snapshot is gone, and so are payloads of the log before it;"
-            f" choose one of rounds {', '.join(map(str, rounds)) or '(none)'}, ask another site, or have a running one"
-            " write a snapshot first (`dilocoxd export --now`)"
+            + (f" choose one of rounds {good}," if good else "")
+            + " ask another site, or have a running one write a snapshot first (`dilocoxd export --now`)"
         )
 
     def _link(self, index: int) -> ChainLink | None:
@@ -105,20 +106,24 @@ class HeldFiles:
         return replace(link, path=path, record=record) if record.has_payload else None
 
     def _snapshot(self, number: int, *, is_there: bool) -> str | None:
-        """Directory of a snapshot, held; empty for genesis, None if it is gone."""
+        """Directory of a snapshot, held; empty for genesis, None if it is gone or of another branch."""
         if not is_there:
             return ""
         if number not in self._directories:
             try:
-                self._directories[number] = self._held_snapshot(self._run.snapshot(number))
+                self._directories[number] = self._held_snapshot(number)
             except (FileNotFoundError, Corrupt):
                 if (self._run.snapshot(number) / snapshots.INDEX_NAME).is_file():
                     raise
                 self._directories[number] = None
         return self._directories[number]
 
-    def _held_snapshot(self, directory: Path) -> str:
+    def _held_snapshot(self, number: int) -> str | None:
+        """None: of a branch that was left. No entry of this chain follows from it."""
+        directory = self._run.snapshot(number)
         index = snapshots.read_index(directory)
+        if number < len(self._chain) and index.state_digest != self._chain[number].entry.state_digest.hex():
+            return None
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="dilocoxd-held-")))
         for name in (snapshots.INDEX_NAME, *(file.name for file in index.files)):
             (folder / name).symlink_to(self._hold(directory / name))

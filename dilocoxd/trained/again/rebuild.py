@@ -82,8 +82,9 @@ class Replayer:
     def _require(self, state: StateReady, link: ChainLink) -> None:
         if state.state_digest != link.entry.state_digest:
             raise StoreError(
-                f"state {state.round} here has digest {state.state_digest.hex()[:16]}, entry {link.entry.round} names"
-                f" {link.entry.state_digest.hex()[:16]}; see `dilocoxd log verify`"
+                f"state {state.round} made again here has digest {state.state_digest.hex()[:16]}, entry"
+                f" {link.entry.round} names {link.entry.state_digest.hex()[:16]}, as if another version computed;"
+                f" give --round with one below {state.round}, or ask another site"
             )
 
     def _ask(self, request: Any) -> StateReady:

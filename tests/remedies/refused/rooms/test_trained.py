@@ -3,9 +3,12 @@
 Refused in one sentence, and done as that says; commands where there is one that leads there.
 """
 
+import asyncio
 import json
 import os
 import shutil
+from collections import deque
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +21,19 @@ import dilocoxd
 from dilocoxd.cli.commands import new_manifest, own_text
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
+from dilocoxd.daemon.sampling import Sampler
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import Digest
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.store.durable import hidden_folder
-from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.store.snapshots import ANCHOR_NAME
-from dilocoxd.trained.anchor import anchor_of_snapshot
+from dilocoxd.store.log import SUFFIX, EntryLog, PayloadSource
+from dilocoxd.store.log_record import read_record
+from dilocoxd.store.rundir import RunDir, open_run_dir
+from dilocoxd.store.snapshots import ANCHOR_NAME, INDEX_NAME, read_index
+from dilocoxd.trained.again.held import HeldFiles
+from dilocoxd.trained.anchor import AnchorFile, AnchorReader, anchor_of_snapshot
+from dilocoxd.trained.chain import read_chain
 from dilocoxd.trained.found import find_run
 from dilocoxd.trained.incoming.first_state import complete_first_state, write_first_state
 from dilocoxd.trained.incoming.stored_state import StoredState
@@ -33,12 +43,13 @@ from dilocoxd.trained.numbers import to_bfloat16, to_float16, to_float32
 from dilocoxd.trained.tokenizer import TokenizerFiles, require_packed_with
 from dilocoxd.trainer.generate import load_anchor, newest_snapshot
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
+from dilocoxd.wire.entry import genesis_hash
 from dilocoxd.wire.local.outer_worker import LoadState
 from tests.harness.outer_worker.in_process import InnerWorker
 from tests.harness.outer_worker.run_on_disk import TEXT, RunOnDisk, make_run
 from tests.harness.published.directory import LINES, VOCAB, publish, save_tokenizer
 from tests.harness.published.prepared_here import prepared_here
-from tests.remedies.refused.rooms.told import told
+from tests.remedies.refused.rooms.told import commanded, stored, told
 from tests.remedies.refused.rows import INIT
 from tests.remedies.test_findings import invoke
 from tests.unit.library.test_describe import manifest_of
@@ -79,6 +90,116 @@ def test_rounds_to_export(run: str) -> None:
     with told("store/durable.py", "wait for that one, or give another place"), hidden_folder(Path("last"), ".tmp"):
         invoke("export", run, "--out", "last")
     invoke("export", run, "--out", "last")
+
+
+def test_snapshots_that_are_damaged_or_of_another_run(run: str) -> None:
+    other = make_run(Path("other"), rounds=1, snapshots_at=(1,), run={"name": "other"})
+    shutil.copytree(other.run_dir.snapshots / "1", "run/snapshots/1")
+    with stored("trained/anchor.py", "name the snapshot of this run"):
+        invoke("export", run, "--out", "one", "--round", "1")
+    invoke("export", "run/snapshots/0", "--out", "one")
+    shutil.rmtree("run/snapshots/1")
+    path = Path("run/snapshots/2") / ANCHOR_NAME
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-4])
+    with stored("trained/anchor.py", "is cut off or damaged; use another snapshot"):
+        invoke("export", run, "--out", "two")
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with stored("trained/anchor.py", "does not have the sha256 that its index names (VALUE); use another snapshot"):
+        invoke("export", run, "--out", "two")
+    invoke("export", run, "--out", "two", "--round", "0")
+
+
+def test_a_snapshot_of_a_branch_that_lost(run: str) -> None:
+    invoke("export", run, "--out", "right", "--round", "3")
+    folder = Path("run/snapshots/2")
+    shutil.rmtree(folder)
+    shutil.copytree("run/snapshots/0", folder)
+    theirs = replace(read_index(folder), round=2)
+    (folder / INDEX_NAME).write_bytes(theirs.encode())
+    with stored("trained/choose.py", "is not the state that entry VALUE names (a fork that lost?); give --round"):
+        invoke("export", run, "--out", "two")
+    invoke("export", run, "--out", "two", "--round", "1")
+    invoke("export", run, "--out", "three", "--round", "3")
+    files = [Path(out, "model.safetensors").read_bytes() for out in ("right", "three")]
+    assert files[0] == files[1], "the way to it leads past that snapshot"
+
+
+def test_rounds_that_nothing_here_leads_to(run: str) -> None:
+    shutil.copytree("run", "site")
+    log_of("run").drop_payloads(3)
+    with told("trained/again/held.py", "choose one of rounds VALUE, ask another site"):
+        invoke("export", run, "--out", "one", "--round", "1")
+    invoke("export", run, "--out", "two", "--round", "2")
+    invoke("export", "site", "--out", "one", "--round", "1")
+    shutil.rmtree("run/snapshots")
+    open_run_dir(Path(run)).events.touch()  # a daemon was here
+    with told("trained/again/held.py", "before it; ask another site, or have a running one write a snapshot first"):
+        invoke("export", run, "--out", "three", "--round", "3")
+    invoke("export", "site", "--out", "three", "--round", "3")
+
+
+def log_of(run: str) -> EntryLog:
+    manifest = open_run_dir(Path(run)).load()[0]
+    return EntryLog(Path(run) / "log", manifest.run_id, genesis_hash(manifest.run_id, manifest.sha256()))
+
+
+def test_a_log_whose_entries_are_not_where_they_were(run: str) -> None:
+    first, second = (Path(f"run/log/{number:012d}{SUFFIX}") for number in (0, 1))
+    kept = second.read_bytes()
+    shutil.copy(first, second)
+    with stored("trained/chain.py", "does not continue the chain of run VALUE; see `dilocoxd log verify`"):
+        invoke("export", run, "--out", "out", "--round", "3")
+    with pytest.raises(StoreError, match=r"damaged at entry 1 of 3: .*; restore that file from a backup"):
+        invoke("log", "verify", run)
+    second.write_bytes(kept)
+    assert not invoke("log", "verify", run).return_value
+    invoke("export", run, "--out", "out", "--round", "3")
+
+
+def test_a_state_that_is_made_again_otherwise(run: str) -> None:
+    """As of a version that computes otherwise: the last entry names another state than what comes before leads to."""
+    log = log_of(run)
+    last, payload = log.entry(2), log.payload(2)
+    shutil.copy(payload.path, "kept")
+    log.roll_back(2)
+    entry = replace(last.entry, state_digest=Digest(bytes(32)))
+    record = read_record(Path("kept"))
+    with Path("kept").open("rb") as file:
+        source = PayloadSource(file.fileno(), payload.offset, record.lengths)
+        log.append(replace(last, entry=entry), source)
+    with stored("trained/again/rebuild.py", "give --round with one below VALUE, or ask another site"):
+        invoke("export", run, "--out", "out", "--round", "3")
+    invoke("export", run, "--out", "out", "--round", "1")
+
+
+def test_files_that_change_while_they_are_read(run: str) -> None:
+    """As retention and a change of the branch do under a site that runs."""
+    found, chain = find_run(Path(run)), list(read_chain(Path("run/log"), open_run_dir(Path(run)).load()[0]))
+    shutil.copytree("run/log", "kept")
+    shutil.copy(chain[1].path, chain[0].path)
+    with (
+        HeldFiles(found, chain) as held,
+        told("trained/again/held.py", "changed to another branch meanwhile; try again"),
+    ):
+        held.ways([1])
+    shutil.rmtree("run/log")
+    Path("kept").rename("run/log")
+    with HeldFiles(found, chain) as held:
+        assert [leg.number for leg in held.ways([1])] == [1]
+    anchor = anchor_of_snapshot(Path("run/snapshots/2"), run_id(run))
+    os.truncate(anchor.path, anchor.offset + 4)
+    with stored("trained/anchor.py", "became shorter while it was read; try again with another snapshot"):
+        read_whole(anchor)
+    read_whole(anchor_of_snapshot(Path("run/snapshots/0"), run_id(run)))
+
+
+def read_whole(anchor: AnchorFile) -> None:
+    with anchor.open() as file:
+        reader = AnchorReader(anchor, file)
+        for entry in anchor.entries:
+            deque(reader.pieces(entry), maxlen=0)
+        reader.finish()
 
 
 def test_places_to_export_from(run: str) -> None:
@@ -147,6 +268,8 @@ def test_a_run_that_goes_on_from_another(run: str, tmp_path: Path) -> None:
         start(parent, tmp_path, "--set", "model.hidden_size=64")
     with told("trained/incoming/stored_state.py", "leave its model as it is", RELAY):
         start(parent, tmp_path, "--set", "model.num_layers=9")
+    with stored("cli/model/first_state.py", "give --dir a writable place"):
+        start(parent, tmp_path, "--dir", "/proc/new")
     start(parent, tmp_path, "--set", "outer.lr=0.25")
 
 
@@ -233,6 +356,9 @@ def test_a_module_of_somebodys_own_has_no_config(tmp_path: Path) -> None:
     manifest = manifest_of(tmp_path / "m")
     with told("trained/model_config.py", "load snapshots/N/anchor.safetensors into your own module"):
         config_json(manifest.model, SpecialTokens(), "float32")
+    sampler = Sampler(RunDir(tmp_path), has_own_loop=True)
+    with commanded("daemon/sampling.py", "load RUN_DIR/snapshots/ROUND/anchor.safetensors into it"):
+        asyncio.run(sampler.ask("some"))
     worker = InnerWorker(make_plan(manifest))
     worker.do(LoadState, "")
     worker.write_snapshot(tmp_path / "0")
