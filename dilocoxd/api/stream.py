@@ -115,8 +115,12 @@ class EventStream:
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """GET /v1/events."""
         if len(self._clients) >= self._clients_max:
-            detail = f"{self._clients_max} event streams are open; close one, or raise api.streams_max in site.toml"
-            raise ProblemError(503, "Service Unavailable", detail, {"Retry-After": "5"})
+            raise ProblemError(
+                503,
+                "Service Unavailable",
+                f"{self._clients_max} event streams are open; close one, or raise api.streams_max in site.toml",
+                {"Retry-After": "5"},
+            )
         last_id = request.headers.get("Last-Event-ID") or request.query.get("last_event_id", "")
         first = self.missed(last_id) if last_id else [message("reset", b"{}", f"{self._life}-{self._number}")]
         client = Client()

@@ -63,7 +63,8 @@ class ApiClient:
         if self.run_id and other != self.run_id:
             raise PeerError(
                 f"the daemon at {self.url} is of run {other}, and {self.run_directory} of run {self.run_id}: two sites"
-                f" have one api.port; `dilocoxd config set {self.run_directory} api.port=PORT` gives this one another"
+                " have one api.port; give this one another with `dilocoxd config set"
+                f" {self.run_directory} api.port=PORT`, and start it again"
             )
         return found
 
@@ -84,27 +85,34 @@ class ApiClient:
         try:
             with self._open(path, body, timeout_s) as answer:
                 return json.loads(answer.read(ANSWER_BYTES_MAX))
-        except urllib.error.HTTPError as error:
-            with error:
-                raise PeerError(self._refusal(path, error)) from error
         except (OSError, ValueError) as error:
-            remedy = "check that the daemon runs and that api.port is right"
-            if self.is_guessed:
-                remedy = f"this folder is no run directory: give RUN_DIR or the daemon's URL, and {remedy}"
-            elif self.run_directory:
-                remedy = f"if the daemon does not run, start it with `dilocoxd run {self.run_directory}`"
-            raise PeerError(f"{self.url}{path} does not answer ({in_words(error)}); {remedy}") from error
+            raise self._failure(path, error) from error
 
-    def _refusal(self, path: str, error: urllib.error.HTTPError) -> str:
-        """One sentence about an answer that is an error: the daemon's own, unless it is about a token."""
-        if error.code != UNAUTHORIZED:
-            return refusal(self.url + path, error)
-        if self.run_directory and self.token:
-            return (
-                f"the daemon at {self.url} does not take the token of {self.run_directory}: another site's daemon"
-                f" answers there; `dilocoxd status {self.url}` shows which one"
+    def _failure(self, path: str, error: OSError | ValueError) -> PeerError:
+        """What to do where no answer came, or one that is an error."""
+        if isinstance(error, urllib.error.HTTPError):
+            with error:
+                return self._refusal(path, error)
+        silent = f"{self.url}{path} does not answer ({in_words(error)})"
+        if self.is_guessed:
+            return PeerError(
+                f"{silent}; this folder is no run directory: give RUN_DIR or the daemon's URL, and check that the"
+                " daemon runs and that api.port is right"
             )
-        return (
+        if self.run_directory:
+            return PeerError(f"{silent}; if the daemon does not run, start it with `dilocoxd run {self.run_directory}`")
+        return PeerError(f"{silent}; check that the daemon runs and that api.port is right")
+
+    def _refusal(self, path: str, error: urllib.error.HTTPError) -> PeerError:
+        """About an answer that is an error: the daemon's own sentence, unless it is about a token."""
+        if error.code != UNAUTHORIZED:
+            return PeerError(refusal(self.url + path, error))
+        if self.run_directory and self.token:
+            return PeerError(
+                f"the daemon at {self.url} does not take the token of {self.run_directory}: another site's daemon"
+                f" answers there; see which with `dilocoxd status {self.url}`"
+            )
+        return PeerError(
             f"{self.url}{path} wants a token: give the site's RUN_DIR instead of the URL, or put what is in its file"
             f" api.token into {TOKEN_VARIABLE}"
         )
@@ -114,7 +122,7 @@ class ApiClient:
         try:
             return self._open(path, None, timeout_s)
         except OSError as error:
-            raise PeerError(f"{self.url}{path} does not answer ({in_words(error)})") from error
+            raise self._failure(path, error) from error
 
 
 def in_words(error: Exception) -> str:
@@ -165,7 +173,7 @@ def client_for(target: str | None) -> ApiClient:
         )
     token_path = run_dir.path / site.api.token_file
     with contextlib.suppress(OSError, UnicodeDecodeError):  # reading needs none, and a command says what is missing
-        token = token or token_path.read_text("ascii").strip()
+        token = token_path.read_text("ascii").strip() or token  # a variable may be left over from another site
     return ApiClient(
         site.api.base_url, token, site.api.tls_certificate, run_directory=target, run_id=str(manifest.run_id)
     )
