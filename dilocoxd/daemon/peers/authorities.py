@@ -90,10 +90,15 @@ class RunAuthorities:
         admissions = self._admissions()
         self._save(admissions)
         book, found = admissions.book.authorities, change_hash(signed.terms)
+        if book.list_of(signed.terms.before) is None:
+            raise CommandRefused(
+                "this site does not know the list that the change follows; bring the change that made it first"
+                " (`dilocoxd authority rotate RUN_DIR --signed FILE`)"
+            )
         if found not in book.changes:
             raise CommandRefused(
-                f"the change follows a list that this site does not know, or {len(book.changes)} others with its"
-                " number go before it; see `dilocoxd authority show`"
+                f"of the {len(book.changes)} changes that are kept {len(book.beside(signed.terms))} with this number go"
+                " before it; see `dilocoxd authority show`"
             )
         if found not in [one.hash for one in book.in_force]:
             raise CommandRefused("another change with this number goes before it; see `dilocoxd authority show`")

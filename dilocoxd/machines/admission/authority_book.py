@@ -116,6 +116,10 @@ class AuthorityBook:
         later = self.in_force[hashes.index(listed) :]
         return min((one.terms.void_from for one in later if one.terms.void_from), default=None)
 
+    def beside(self, terms: AuthorityTerms) -> list[KnownChange]:
+        """Signed changes of the list that these terms follow, as far as they are kept."""
+        return [one for one in self.changes.values() if one.terms.before == terms.before and one.signatures]
+
     def rivals(self) -> tuple[KnownChange, ...]:
         """Changes that were signed beside one that is in force: somebody signed two, or has stolen keys."""
         taken = {one.terms.before: one.hash for one in self.in_force}
@@ -148,7 +152,7 @@ class AuthorityBook:
         known = self.changes.get(found)
         if known is not None and known.signatures:
             return False
-        beside = [one for one in self.changes.values() if one.terms.before == terms.before and one.signatures]
+        beside = self.beside(terms)
         largest = max(beside, key=lambda one: one.hash) if len(beside) >= SIBLINGS_MAX else None
         if largest is not None and found > largest.hash:
             return False

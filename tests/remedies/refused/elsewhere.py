@@ -15,6 +15,8 @@ PARTS: Final = "tests/remedies/refused/test_parts.py"
 MODULES: Final = "tests/unit/models/test_own.py"
 PEERS: Final = "tests/integration/swarm/test_bootstrap.py"
 EXPORT: Final = "tests/integration/one_site/test_export_round.py"
+BITS: Final = "tests/remedies/test_bits.py"
+SAMPLING: Final = "tests/unit/daemon/test_sampling.py"
 OWNERS: Final = "tests/remedies/refused/test_owners.py"
 ELSEWHERE: Final = {
     ("cli/run_dir/authority.py", "give either the ID of a list"): VOTES,
@@ -40,6 +42,9 @@ ELSEWHERE: Final = {
     ("config/manifest.py", "at most VALUE; ask another peer"): PEERS,
     ("config/manifest.py", "the manifest is not JSON; ask another peer"): PEERS,
     ("config/manifest.py", "the manifest is not a table; ask another peer"): PEERS,
+    ("daemon/sampling.py", "a text is being made already; wait for it"): SAMPLING,
+    ("daemon/sampling.py", "; try again in VALUE s"): SAMPLING,
+    ("store/log.py", "restore that file from a backup"): BITS,
 }
 """File below the package and what is said to do, and the test that does it."""
 

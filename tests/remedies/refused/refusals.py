@@ -16,7 +16,7 @@ from tests.remedies.messages import ROOT, VALUE
 VERBS: Final = (
     "add adopt ask begin bring change check choose convert copy correct delete download export fill find found free get"
     " give have install join keep leave let load lower make name pack pip put raise remove rename repeat restore"
-    " run say see send set split start stop take train undo update use vote wait write"
+    " run say see send set split start stop take train try undo update use vote wait write"
 )
 """Imperatives that a remedy begins with."""
 ASKS: Final = re.compile(
@@ -26,6 +26,8 @@ ASKS: Final = re.compile(
 
 TELLING: Final = ("ConfigError", "StoreError", "CommandRefused", "ProblemError")
 """Errors whose sentence a user reads; test_kinds.py says why others are not."""
+COMMANDS: Final = "cli/"
+"""A PeerError that a command raises ends it: there is no other peer to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +73,35 @@ def kinds_told_to_users() -> set[str]:
 
 
 def other_refusals() -> list[Refusal]:
-    """Of the errors that are no ConfigError: those that say what to do, in the order of files and lines."""
+    """Of the errors that are no ConfigError: those that say what to do, in the order of files and lines.
+
+    A sentence that a function of the same file makes is read there.
+    """
     kinds, found = kinds_told_to_users() - {"ConfigError"}, []
     for path in sorted(ROOT.rglob("*.py")):
+        file, made = str(path.relative_to(ROOT)), _made_by(_parsed(path))
+        here = kinds | {"PeerError"} if file.startswith(COMMANDS) else kinds
         for node in ast.walk(_parsed(path)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds and node.args:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in here and node.args:
                 text = node.args[2 if node.func.id == "ProblemError" and len(node.args) > 2 else 0]
-                said = [Refusal(str(path.relative_to(ROOT)), node.lineno, one) for one in _sentences(text)]
+                texts = made.get(_name(text.func), [text]) if isinstance(text, ast.Call) else [text]
+                said = [Refusal(file, node.lineno, one) for text in texts for one in _sentences(text)]
                 found += [one for one in said if one.says_what_to_do or one.text.startswith("send ")]
     return sorted(found, key=lambda one: (one.file, one.line))
+
+
+def _made_by(module: ast.Module) -> dict[str, list[ast.expr]]:
+    """What each function of a file that makes a text returns."""
+    functions = [node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)]
+    return {
+        one.name: [node.value for node in ast.walk(one) if isinstance(node, ast.Return) and node.value is not None]
+        for one in functions
+        if isinstance(one.returns, ast.Name) and one.returns.id == "str"
+    }
+
+
+def _name(node: ast.expr) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
 
 
 @functools.cache

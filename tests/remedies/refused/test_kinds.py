@@ -14,7 +14,7 @@ NOT_TOLD: Final = {
     "DilocoxdError": "the base of all; nobody raises it",
     "WireError": "a peer's bytes: rejected and counted",
     "ProtocolViolation": "a peer's doing: it is penalised and counted",
-    "PeerError": "a peer failed or refused: the driver asks another",
+    "PeerError": "a peer failed or refused: the driver asks another; one below cli/ ends a command, and is read",
     "WorkerError": "another process of this site: it is started anew within its budget",
 }
 """Classes of dilocoxd/errors.py without a remedy for a user, and who meets them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,11 +32,13 @@ def me(tmp_path_factory: pytest.TempPathFactory) -> Identity:
     return load_or_create(tmp_path_factory.mktemp("identity") / "identity.key")
 
 
-def made(me: Identity, folder: Path, *others: PeerId) -> tuple[RunAuthorities, Chain, list[Any]]:
+def made(
+    me: Identity, folder: Path, *others: PeerId, is_in_time: Callable[[PeerId], bool] = lambda peer: True
+) -> tuple[RunAuthorities, Chain, list[Any]]:
     chain, told = Chain(["-"] * 30), []
     chain.of_entry = lambda index: (me.peer_id, *others)  # type: ignore[method-assign]
     chain.last_entry = lambda peer: chain.height - 1 if peer in (me.peer_id, *others) else None  # type: ignore
-    book = AdmissionBook(FIRST, verify=lambda peer, signature, text: True, chain=chain)
+    book = AdmissionBook(FIRST, verify=lambda peer, signature, text: True, chain=chain, is_in_time=is_in_time)
     admissions = Admissions(book, folder / "members.json")
     network: Any = Network(admissions, Decisions(admissions, lambda message: None, told.append))
     return RunAuthorities(network, me, cast("ContributorRoll", chain)), chain, told

@@ -19,6 +19,7 @@ from dilocoxd.errors import CommandRefused
 from dilocoxd.ipc.machine_memory import MachineMemory
 from dilocoxd.store.rundir import RunDir
 from tests.harness.outer_worker.run_on_disk import RunOnDisk, make_run
+from tests.remedies.refused.rooms.told import commanded
 from tests.unit.api.serving import TOKEN
 from tests.unit.daemon.test_operator_side import Recorded
 
@@ -58,13 +59,15 @@ async def test_newest_snapshot_writes_and_a_failure_keeps_what_was_written(run: 
     sampler = Sampler(run.run_dir, has_own_loop=False, clock=clock)
     async with working(sampler):
         assert "round 1 writes" in await sampler.ask("Number 7 --x ")
-        with pytest.raises(CommandRefused, match="being made already"):
+        with commanded("daemon/sampling.py", "a text is being made already; wait for it"):
             await sampler.ask("Number 8")
         await ended(sampler)
         first = sampler.shown
         assert (first.state, first.round, first.prompt) == ("done", 1, "Number 7 --x "), first.text
         assert first.written and not first.written.startswith("Number 7")
         clock.now += INTERVAL_S - 5
+        with commanded("daemon/sampling.py", "; try again in VALUE s"):
+            await sampler.ask("Number 8")
         with pytest.raises(CommandRefused, match="try again in 5 s"):
             await sampler.ask("Number 8")
         clock.now += 5

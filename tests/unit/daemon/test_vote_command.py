@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -27,13 +28,13 @@ class Network:
     decisions: Decisions
 
 
-def made(me: Identity, groups: list[tuple[PeerId, ...]], *, may_vote: bool = True) -> tuple[Members, Any]:
+def made(
+    me: Identity, groups: list[tuple[PeerId, ...]], *, is_in_time: Callable[[PeerId], bool] = lambda peer: True
+) -> tuple[Members, Any]:
     chain = Chain(["-"] * len(groups))
     chain.of_entry = lambda index: groups[index]  # type: ignore[method-assign]
     chain.last_entry = lambda peer: max(i for i, group in enumerate(groups) if peer in group)  # type: ignore
-    book = AdmissionBook(
-        AUTHORITIES, verify=lambda peer, signature, text: True, chain=chain, is_in_time=lambda peer: may_vote
-    )
+    book = AdmissionBook(AUTHORITIES, verify=lambda peer, signature, text: True, chain=chain, is_in_time=is_in_time)
     for peer in (me.peer_id, X):
         book.take_in(membership(peer), peer, NOW)
     admissions = Admissions(book, Path("none"))
@@ -55,7 +56,7 @@ def test_vote_on_a_branch_that_was_dropped_is_given_again_at_a_lower_height(me: 
 
 
 def test_vote_that_is_not_taken_up_is_refused_with_the_reason(me: Identity) -> None:
-    members, _ = made(me, [(me.peer_id, X)] * 30, may_vote=False)
+    members, _ = made(me, [(me.peer_id, X)] * 30, is_in_time=lambda peer: False)
     with pytest.raises(CommandRefused, match=f"not taken up: this site has votes on {VOTES_OF_ONE_MAX} undecided"):
         members.vote_eviction(X)
 
