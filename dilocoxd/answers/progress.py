@@ -8,6 +8,21 @@ from dilocoxd.answers.fields import Count, Ratio, Seconds, Speed, told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageSpeeds:
+    """Whether the stages of the pipeline here are equally fast."""
+
+    compute_s: Annotated[
+        tuple[Seconds, ...],
+        told("Of an inner step, that each process along the pipeline computes: median of the newest steps."),
+    ]
+    faster_layers: Annotated[
+        tuple[Count, ...],
+        told("For parallel.layers_per_stage: with so many layers in each a step takes less; empty: not by much."),
+    ]
+    faster_saves: Annotated[Ratio | None, told("Part of an inner step that this would save; null without it.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunProgress:
     """Speed of this site and of the swarm, and the run's place on its schedule. null: not known."""
 
@@ -63,6 +78,13 @@ class RunProgress:
         told(
             "Part of an inner step in which the trainers of a pipeline wait for other stages, mean over all, smoothed."
             " null without a pipeline."
+        ),
+    ]
+    stages: Annotated[
+        StageSpeeds | None,
+        told(
+            "What the stages compute, and which cut of the layers would be faster; null without a pipeline, and"
+            " before the first dozen steps."
         ),
     ]
     skipped_steps: Annotated[

@@ -16,7 +16,7 @@ from dilocoxd.errors import ConfigError
 
 _CUTS: Final = (
     *("pipeline", "shard", "replicate", "tensor", "stages_per_process", "activation_checkpointing"),
-    *("loss_chunk_tokens", "dtype", "traffic", "compile", "layers_per_stage"),
+    *("loss_chunk_tokens", "dtype", "traffic", "compile", "layers_per_stage", "measured_cut"),
 )
 """Fields of [parallel] that say how trainers cut a model and compute it."""
 TENSOR_FAMILIES: Final = ("native", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gemma3_text")

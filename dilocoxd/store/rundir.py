@@ -113,6 +113,11 @@ class RunDir:
         return self.site / "trainer"
 
     @property
+    def stage_cut(self) -> Path:
+        """How many layers each stage gets, as trainers have measured it."""
+        return self.site / "stage_cut.json"
+
+    @property
     def feedback(self) -> Path:
         return self.site / "feedback.safetensors"
 

@@ -5,30 +5,10 @@ made from this table. The daemon raises alerts by `AlertRaised` events under the
 daemon/observe/alert_rules.py.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
-from dilocoxd.answers.fields import Severity
+from dilocoxd.telemetry.alert_kind import AlertKind
 from dilocoxd.telemetry.catalogue import AlertRaised
-
-
-@dataclass(frozen=True, slots=True)
-class AlertKind:
-    """One alert. `expr` empty: the rule is `dilocoxd_alert{code=...} == 1`."""
-
-    code: str
-    severity: Severity
-    summary: str
-    """What it means, for people."""
-    condition: str
-    """When it is raised and when it goes, in one sentence."""
-    cause: str
-    remedy: str
-    for_s: int = 0
-    """How long it must stand before Prometheus tells."""
-    expr: str = ""
-    """Rule of its own, for what a daemon cannot say about itself."""
-
 
 KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
@@ -236,6 +216,14 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " machine is overloaded.",
         "Raise strategy.inner_steps in the next run. Where the exchange takes the time, use a coarser codec or a faster"
         " link; where work here does, more processors or workers.outer_parts. See `dilocoxd rounds`.",
+    ),
+    AlertKind(
+        "stages_uneven", "info",
+        "The stages of this site's pipeline are not equally fast; with other layers in each, a step would take less.",
+        "Another cut would save more than 10% of a step for a minute, by what each stage computes; goes below 5%.",
+        "Devices that are not equally fast, or a head or embedding that takes longer than its arithmetic says.",
+        "Put the line of the text into [parallel] of site.toml and start the daemon again, if the stage that gets more"
+        " layers has the memory for them. With parallel.measured_cut = true only start it again.",
     ),
     AlertKind(
         "attempts_failing", "warning",

@@ -137,17 +137,21 @@ class TrainingLoop:
     def _step(self, phase: PhaseProgress) -> list[Any]:
         started = time.monotonic()
         training = self._training
-        config = training.pipeline.config
+        config, place = training.pipeline.config, training.pipeline.place
         ids_BT, targets_BT = self._order.batch(training.progress.position, config.batch_sequences)
         read_s = self._at_rank(time.monotonic() - started)
         local_loss, local_squares = training.gradients(ids_BT, targets_BT)
+        own_s = _only(training.computed_s, place.stage_rank, config.num_ranks)
         memory = self._memory() if phase.inner_step % MEMORY_EVERY_STEPS == 0 else ()
-        sums, commands = self._channel.exchange((local_loss, local_squares, training.computed_s, *read_s, *memory))
-        loss, squares, computed_s, *by_rank = sums
+        sums, commands = self._channel.exchange((local_loss, local_squares, *own_s, *read_s, *memory))
+        loss, squares, *by_rank = sums
+        computed_s, by_rank = by_rank[: config.num_ranks], by_rank[config.num_ranks :]
         read_s, held = by_rank[: config.world_size], by_rank[config.world_size :]
-        bubble = training.pipeline.clock.waited(computed_s / config.world_size)
+        bubble = training.pipeline.clock.waited(sum(computed_s) / config.world_size)
         self._apply(squares)
         phase.count(loss, ids_BT.numel())
+        if config.num_ranks > 1:
+            training.pipeline.pace.note([spent / place.in_stage for spent in computed_s], time.monotonic() - started)
         if training.pipeline.reports:
             self._link.send(
                 local_trainer.StepDone(
@@ -164,6 +168,7 @@ class TrainingLoop:
                     rank_memory_bytes=tuple(map(int, held[: local_trainer.RANKS_MAX])),
                     data_seconds=max(read_s),
                     bubble=bubble if config.num_ranks > 1 else local_trainer.UNKNOWN,
+                    stages=training.pipeline.pace.told,
                 )
             )
         if phase.inner_step >= phase.inner_steps:
@@ -178,9 +183,7 @@ class TrainingLoop:
     def _at_rank(self, value: float) -> list[float]:
         """In its place among all ranks: the sums over ranks are what each of them has."""
         pipeline = self._training.pipeline
-        values = [0.0] * pipeline.config.world_size
-        values[pipeline.place.rank] = value
-        return values
+        return _only(value, pipeline.place.rank, pipeline.config.world_size)
 
     def _apply(self, sum_of_squares: float) -> None:
         # One batch with an overflow must not destroy the model; the same decision on every rank, the sum is shared.
@@ -253,6 +256,8 @@ class TrainingLoop:
         self._begin(command.next_phase, command.inner_steps)
         if self._training.is_save_due(phase.phase):
             self._checkpoint()
+        if self._training.pipeline.speaks:
+            self._training.pipeline.pace.keep()
 
     def _on_take_anchor(self, command: local_trainer.TakeAnchor) -> None:
         phase = self._running("TakeAnchor")
@@ -348,3 +353,8 @@ class TrainingLoop:
         if self._phase is None:
             raise WorkerError(f"{what} before StartTraining")
         return self._phase
+
+
+def _only(value: float, place: int, of: int) -> list[float]:
+    """So many numbers, of which this one is not 0."""
+    return [0.0] * place + [value] + [0.0] * (of - place - 1)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Protocol
@@ -29,7 +30,7 @@ from dilocoxd.ipc.client import (
 )
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL
 from dilocoxd.ipc.network_interface import interface_of
-from dilocoxd.models import param_specs
+from dilocoxd.models import cut_stages, param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.models.frozen import fill_frozen
 from dilocoxd.trainer.away.moving import NodeLink
@@ -213,10 +214,21 @@ def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], docu
     join(settings.backend, environment, timeout=_COLLECTIVE_TIMEOUT)
     if settings.pipeline.is_compiled:
         keep_code_in(settings.cache_dir / "compiled")
-    pipeline = Pipeline(settings.model, settings.pipeline, device=device, document_end=document_end)
+    pipeline = _cut_pipeline(settings, device, document_end)
     if settings.frozen is not None:
         base = settings.frozen.open(lambda text: log.info("model: %s", text))
         fill_frozen(pipeline.modules, base, place_of)
+    return pipeline
+
+
+def _cut_pipeline(settings: StageSettings, device: torch.device, document_end: int | None) -> Pipeline:
+    """By arithmetic or site.toml, or as an earlier generation measured it where the site asks for that."""
+    config, file = settings.pipeline, settings.cut_file
+    if file is not None:
+        spans = cut_stages(settings.model, config.num_stages, config.layers)
+        config = replace(config, layers=file.agreed([span.end_layer - span.first_layer for span in spans]))
+    pipeline = Pipeline(settings.model, config, device=device, document_end=document_end)
+    pipeline.pace.file = file
     return pipeline
 
 

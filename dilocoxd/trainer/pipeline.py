@@ -27,6 +27,7 @@ from dilocoxd.models.stage import positions_of
 from dilocoxd.models.tied import TiedEmbedding
 from dilocoxd.trainer.data.targets import PartLoss, mean_loss, share_trained
 from dilocoxd.trainer.parallel.compiled import compile_blocks
+from dilocoxd.trainer.parallel.measured_cut import StagePace
 from dilocoxd.trainer.parallel.mesh import MeshPlace, SiteMesh, checkpoint_blocks, gather_gradients_at, put_back
 from dilocoxd.trainer.parallel.step_clock import StepClock
 from dilocoxd.trainer.parallel.traffic import NARROW, narrow_gathers, narrow_hidden
@@ -174,6 +175,9 @@ class Pipeline:
         self.control = dist.new_group(backend="gloo")
         self._mesh = SiteMesh(self.place, device) if self.place.in_stage > 1 else None
         spans = cut_stages(model, config.num_stages, config.layers)
+        layers = [span.end_layer - span.first_layer for span in spans]
+        self.pace = StagePace(model, config.order, layers, config.num_microbatches)
+        """Of the places along the pipeline, where there are several."""
         self._local_indices = config.order.slices(self.place.stage_rank)
         self.modules: list[StageModule] = [self._built(model, spans[index]) for index in self._local_indices]
         self._loss = PartLoss(config.num_microbatches * config.readers)

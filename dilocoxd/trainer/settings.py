@@ -16,9 +16,11 @@ from dilocoxd.models import ModelConfig
 from dilocoxd.models.frozen import FrozenModel, frozen_of
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
 from dilocoxd.store.prepared import chosen_cache_dir
+from dilocoxd.store.rundir import RunDir
 from dilocoxd.trainer.data import DataConfig, TokenizerConfig
 from dilocoxd.trainer.data.sources import TextSource, sources_of
 from dilocoxd.trainer.optimizer import OptimizerConfig
+from dilocoxd.trainer.parallel.measured_cut import CutFile
 from dilocoxd.trainer.pipeline import PipelineConfig
 
 
@@ -58,6 +60,8 @@ class StageSettings:
     num_threads: int
     save_every: int
     """Boundaries from one checkpoint to the next."""
+    cut_file: CutFile | None = None
+    """Where the cut of the layers comes from that an earlier generation measured; None: site.toml alone says."""
 
 
 def load_settings(environment: Mapping[str, str]) -> StageSettings:
@@ -71,7 +75,9 @@ def load_settings(environment: Mapping[str, str]) -> StageSettings:
     site = load_site(run_dir / "site.toml")
     stream = environment.get(PEER_VARIABLE) or _stream_of_identity(run_dir / site.paths.identity)
     settings = replace(
-        make_settings(manifest, site, data_stream=stream), frozen=frozen_of(manifest, site.paths.base, run_dir)
+        make_settings(manifest, site, data_stream=stream),
+        frozen=frozen_of(manifest, site.paths.base, run_dir),
+        cut_file=_cut_file(site, run_dir),
     )
     tokenizer = run_dir / "tokenizer"
     if tokenizer.is_dir():
@@ -152,6 +158,11 @@ def device_of(settings: StageSettings) -> str:
     if settings.device == "cpu":
         return "cpu"
     return f"{settings.device}:{os.environ.get('LOCAL_RANK', '0')}"
+
+
+def _cut_file(site: SiteConfig, run_dir: Path) -> CutFile | None:
+    is_measured = site.parallel.measured_cut and site.parallel.pipeline > 1
+    return CutFile(RunDir(run_dir).stage_cut, site.parallel.layers_per_stage) if is_measured else None
 
 
 def _stream_of_identity(path: Path) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from dilocoxd.cli.doctor.findings import FINDINGS
 from dilocoxd.cli.exit_codes import EXIT_CODES
-from dilocoxd.telemetry.alerts import KINDS, AlertKind
+from dilocoxd.telemetry.alert_kind import AlertKind
+from dilocoxd.telemetry.alerts import KINDS
 from dilocoxd.telemetry.metrics import LABELLED, PLAIN
 
 NOTE = "Made by `python -m tests.architecture.generated`; edit the code instead.\n"

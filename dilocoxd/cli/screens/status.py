@@ -176,6 +176,9 @@ def idle(status: Status) -> str:
         parts.append(f"{in_time(progress.data_s)} of a step for data")
     if progress.bubble is not None:
         parts.append(f"{progress.bubble:.1%} for other stages")
+    if progress.stages is not None and progress.stages.faster_saves is not None:
+        cut = list(progress.stages.faster_layers)
+        parts.append(f"layers_per_stage = {cut} would save {progress.stages.faster_saves:.0%} of a step")
     return ", ".join(parts)
 
 

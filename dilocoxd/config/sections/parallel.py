@@ -152,6 +152,15 @@ class ParallelSection(Section):
             strict=False,
         ),
     ] = ()
+    measured_cut: Annotated[
+        bool,
+        knob(
+            "Take at each start of the trainers the layers of each slice with which a step takes less, by what the last"
+            " ones measured, where that is a tenth of it or more; it begins with layers_per_stage.",
+            unit="switch",
+            cost="a fast device gets more layers, and so needs more memory than is estimated.",
+        ),
+    ] = False
     backend: Annotated[
         Literal["gloo", "nccl"],
         knob("Transport between processes: gloo on CPU, nccl on GPU.", unit="choice", cost="none."),

@@ -12,9 +12,10 @@ from typing import Final
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.nodes import node_wait
 from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import RoundRow, RoundTimes
 from dilocoxd.answers.status import Status
-from dilocoxd.answers.words import plural
+from dilocoxd.answers.words import in_time, plural
 
 LOOK_EVERY_S: Final = 5.0
 ALONE_S: Final = 120.0
@@ -38,6 +39,10 @@ KEPT_OUT: Final = ("not_allowed", "evicted")
 RECENT_S: Final = 600.0
 BLOCKED_LAG_S: Final = 1.0
 BLOCKED_SHOWN_S: Final = 300.0
+UNEVEN_S: Final = 60.0
+UNEVEN_HIGH: Final = 0.10
+"""Part of a step that another cut of the layers would save; below 5% trainers tell of none."""
+SHOWN_STAGES: Final = 8
 NODE_GONE_S: Final = 5.0
 """A node whose connection ended comes back by itself within a second or two."""
 RETOLD: Final = ("node_missing",)
@@ -122,6 +127,7 @@ class AlertWatch:
     _bad: dict[tuple[str, str], CounterWindow] = field(default_factory=dict)
     """By peer and code."""
     _is_idle: bool = False
+    _is_uneven: bool = False
     _blocked: tuple[float, float] = (-math.inf, 0.0)
     _raised_at: dict[str, float] = field(default_factory=dict)
 
@@ -154,6 +160,7 @@ class AlertWatch:
             "left_out": self._left_out(status) if is_at_work else "",
             "behind": self._behind(seen, now),
             "trainer_idle": self._trainer_idle(seen, now),
+            "stages_uneven": self._stages_uneven(status, now),
             "attempts_failing": _attempts(status),
             "bad_input": self._bad_input(status, now),
             "loss_not_finite": _loss(status),
@@ -218,6 +225,14 @@ class AlertWatch:
             return ""
         waited = f"the trainers waited {share:.0%} of the last {self._idle.span_s:.0f} s"
         return f"{waited}{waited_for(seen.rounds)}"
+
+    def _stages_uneven(self, status: Status, now: float) -> str:
+        stages = status.progress.stages
+        saves = stages.faster_saves if stages is not None else None
+        if saves is None:
+            self._is_uneven = False
+        self._is_uneven |= self._lasts("stages_uneven", saves is not None and saves > UNEVEN_HIGH, UNEVEN_S, now)
+        return uneven(status.progress.stages, status.phase.step_seconds) if self._is_uneven else ""
 
     def _node_missing(self, status: Status, now: float) -> str:
         wait = node_wait(status.nodes) if status.state != "leaving" else ""
@@ -309,6 +324,18 @@ def _disk(seen: Seen) -> str:
     if seen.disk_total <= 0 or (seen.disk_free >= needed and seen.disk_free >= DISK_FRACTION * seen.disk_total):
         return ""
     return f"{seen.disk_free / 1e9:.1f} GB of {seen.disk_total / 1e9:.0f} GB are free on the disk of the run directory"
+
+
+def uneven(stages: StageSpeeds | None, step_s: float) -> str:
+    """Which stage computes how long, and the line of site.toml that would help; empty: none would."""
+    if stages is None or stages.faster_saves is None:
+        return ""
+    times = [*map(in_time, stages.compute_s)]
+    if len(times) > SHOWN_STAGES:
+        times = [f"between {in_time(min(stages.compute_s))} and {in_time(max(stages.compute_s))}"]
+    line = f"`layers_per_stage = {list(stages.faster_layers)}`"
+    saves = f"{line} under [parallel] of site.toml would save {stages.faster_saves:.0%} of it"
+    return f"of a step of {in_time(step_s)} the stages compute {', '.join(times)}; {saves}"
 
 
 def _p2pd(status: Status) -> str:

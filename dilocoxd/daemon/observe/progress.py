@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.answers.peers import Peer
-from dilocoxd.answers.progress import RunProgress
+from dilocoxd.answers.progress import RunProgress, StageSpeeds
 from dilocoxd.answers.rounds import RoundRow
+from dilocoxd.wire.local.trainer import StageTimes
 
 PACE_ROUNDS: Final = 16
 """The pace is the median of so many newest rounds: one long wait does not move it."""
@@ -37,6 +38,7 @@ class OwnPace:
     memory_bytes: int | None
     data_seconds: float | None = None
     bubble: float | None = None
+    stages: StageTimes | None = None
     skipped_steps: int = 0
     rank_memory_bytes: tuple[int, ...] = ()
     peak_flops_per_s: float = 0.0
@@ -82,11 +84,19 @@ def progress(own: OwnPace, schedule: SchedulePlace, peers: Sequence[Peer], round
         mfu=useful / own.peak_flops_per_s if useful is not None and own.peak_flops_per_s else None,
         data_s=own.data_seconds,
         bubble=own.bubble,
+        stages=_stages(own.stages),
         skipped_steps=own.skipped_steps,
         memory_bytes=own.memory_bytes,
         rank_memory_bytes=own.rank_memory_bytes,
         sites=site_counts(own.state, peers),
     )
+
+
+def _stages(measured: StageTimes | None) -> StageSpeeds | None:
+    if measured is None:
+        return None
+    saves = measured.saves if measured.layers else None
+    return StageSpeeds(compute_s=measured.seconds, faster_layers=measured.layers, faster_saves=saves)
 
 
 def flops_per_token(model_kind: str, trained: int | None, frozen: int) -> float | None:

@@ -229,6 +229,7 @@ class StatusReader:
             gradient_norm=site.gradient_norm,
             data_seconds=site.data_seconds,
             bubble=site.bubble,
+            stages=site.stages,
             memory_bytes=memory_bytes([os.getpid(), *pids, *_p2pd(sources.swarm).pids]),
             skipped_steps=site.skipped_steps,
             rank_memory_bytes=site.rank_memory_bytes,

@@ -34,7 +34,7 @@ from dilocoxd.machines.reading.volumes import ALL_VOLUMES, HeldVolumes
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.cluster import FeedbackMissing
 from dilocoxd.wire.local.outer_worker import PassReady, ReducedAgain, SegmentReduced, Share, SnapshotSaved, StateReady
-from dilocoxd.wire.local.trainer import LeftOut
+from dilocoxd.wire.local.trainer import LeftOut, StageTimes
 
 NO_PROFILE: Final = ProfileStatus()
 WorkerState = Literal["starting", "running", "lost", "stopped"]
@@ -267,6 +267,7 @@ class SiteStatus:
     gradient_norm: float | None = None
     data_seconds: float | None = None  # of an inner step, for reading its batch
     bubble: float | None = None  # part of it in which stages of a pipeline wait; None: there is no pipeline
+    stages: StageTimes | None = None  # what places of a pipeline compute, and a faster cut; None: not known
     doing: str = ""  # what the trainers are busy with while that is no inner step
     skipped_steps: int = 0  # since the daemon started
     rank_memory_bytes: tuple[int, ...] = ()  # of each trainer process; empty before its first step
@@ -274,8 +275,7 @@ class SiteStatus:
     spoiled_by: tuple[RoundIndex | None, RoundIndex] | None = None
     """Nothing can be trained from the shared state, and the trainers wait for another one: rounds [first, end) of the
     entries that may be why; first None: unknown. None: it is sound."""
-    nodes: Nodes | None = None
-    """None: it has none."""
+    nodes: Nodes | None = None  # None: it has none
 
     @property
     def is_spoiled(self) -> bool:

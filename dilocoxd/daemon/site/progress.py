@@ -35,6 +35,8 @@ class SiteProgress:
     data_seconds: float | None = None
     """Smoothed, like `bubble` and `step_seconds`."""
     bubble: float | None = None
+    stages: local_trainer.StageTimes | None = None
+    """Of the places along a pipeline, of this generation."""
     skipped_before: int = 0
     """Of generations that are gone."""
     skipped_now: int = 0
@@ -61,6 +63,7 @@ class SiteProgress:
         self.idle_before, self.idle_now = self.idle_seconds, 0.0
         self.skipped_before, self.skipped_now = self.skipped_steps, 0
         self.rank_memory_bytes = ()
+        self.stages = None
         self.doing = ""
         self.profiling.lost()
 
@@ -118,6 +121,7 @@ class SiteProgress:
             self.data_seconds = _smoothed(self.data_seconds, step.data_seconds)
         if step.bubble >= 0:
             self.bubble = _smoothed(self.bubble, step.bubble)
+        self.stages = step.stages
         return StepReported(
             phase=step.phase,
             inner_step=step.inner_step,

@@ -55,6 +55,7 @@ def site_status(
         gradient_norm=progress.gradient_norm,
         data_seconds=progress.data_seconds,
         bubble=progress.bubble,
+        stages=progress.stages,
         doing=progress.doing,
         skipped_steps=progress.skipped_steps,
         rank_memory_bytes=progress.rank_memory_bytes,

@@ -117,6 +117,18 @@ class TrainerReady:
 
 
 @dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Of the places along a pipeline: what each computes in a step, and a cut of the layers that would be faster."""
+
+    seconds: Annotated[tuple[float, ...], Length(0, RANKS_MAX)]
+    """Median over the newest steps, mean over the ranks of a place."""
+    layers: Annotated[tuple[Uint, ...], Length(0, RANKS_MAX)]
+    """Of each slice of the model; empty: none would save much."""
+    saves: float
+    """Part of a step; UNKNOWN without `layers`."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepDone:
     """After every inner step, from the last stage."""
 
@@ -143,6 +155,8 @@ class StepDone:
     bubble: float = UNKNOWN
     """Part of the step behind that, up to the optimizer, in which ranks of a pipeline waited for each other, mean over
     all; unknown without a pipeline."""
+    stages: StageTimes | None = None
+    """Not known: no pipeline, or not enough steps yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dilocoxd.answers.fields import DaemonState
 from dilocoxd.answers.history import LossCurves, OwnSpan, SiteLosses, SiteSpan, SiteTimeline, SwarmTimeline
 from dilocoxd.answers.members import Member
 from dilocoxd.answers.peers import Peer, Ping, Reach, TriedAddress
-from dilocoxd.answers.progress import RunProgress
+from dilocoxd.answers.progress import RunProgress, StageSpeeds
 from dilocoxd.answers.rounds import Contributor, LogEntry, RoundRow, RoundTimes
 from dilocoxd.answers.site import ProfileStatus, ResolvedConfig, Sample, Snapshot
 from dilocoxd.answers.status import (
@@ -108,6 +108,7 @@ class FakeView:
                 swarm_tokens=8192 * len(PEERS) * n, learning_rate=2.5e-3, gradient_norm=0.72,
                 model_flops_per_s=4.1e11, memory_bytes=1_200_000_000, mfu=0.38, skipped_steps=2,
                 data_s=0.012, bubble=0.21,
+                stages=StageSpeeds(compute_s=(0.7, 0.75), faster_layers=(), faster_saves=None),
                 rank_memory_bytes=(610_000_000, 580_000_000),
                 sites=site_counts(self.state, self.peers()),
             ),

@@ -9,7 +9,7 @@ from dilocoxd.daemon.site.interface import StepReported
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.ids import PhaseId
 from dilocoxd.telemetry.catalogue import PhaseClosed
-from dilocoxd.wire.local.trainer import NOT_FINITE, UNKNOWN, BoundaryClosed, StepDone
+from dilocoxd.wire.local.trainer import NOT_FINITE, UNKNOWN, BoundaryClosed, StageTimes, StepDone
 from tests.unit.daemon.observe.test_alert_rules import World
 
 STEP = StepDone(PhaseId(1), 1, 1, 3.0, 8, 0.1, 0.0)
@@ -50,3 +50,12 @@ def test_a_phase_without_a_finite_loss_has_no_mean(told: float, known: float | N
     event = SiteProgress().take(BoundaryClosed(PhaseId(1), 4, 32, told, False, 1))
     assert isinstance(event, PhaseClosed)
     assert event.mean_loss == known
+
+
+def test_speeds_of_stages_are_those_of_this_generation() -> None:
+    progress = SiteProgress()
+    told = StageTimes((0.1, 0.3), (3, 1), 0.25)
+    progress.take(replace(STEP, stages=told))
+    assert progress.stages == told
+    progress.new_generation()
+    assert progress.stages is None, "the next one may have another cut"

@@ -10,6 +10,7 @@ import pytest
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.nodes import NodePart, Nodes
 from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import Contributor, RoundRow, RoundTimes
 from dilocoxd.answers.status import WorkerProcess
 from dilocoxd.daemon.observe.alert_rules import EXPIRE_S, AlertWatch, Seen
@@ -162,6 +163,28 @@ def test_idle_trainers_with_a_gap_between_raising_and_clearing() -> None:
     assert world.work(600, 0.07) == {"trainer_idle"}
     assert world.work(700, 0.02) == set()
     assert world.work(700, 0.07) == set()
+
+
+def test_uneven_stages_are_told_after_a_minute_with_the_line_that_helps() -> None:
+    world = World()
+    uneven = StageSpeeds(compute_s=(0.7, 0.1), faster_layers=(2, 6), faster_saves=0.28)
+    world.change(progress__stages=uneven, phase__step_seconds=0.9)
+    assert world.wait(60) == set()
+    assert world.look() == {"stages_uneven"}
+    assert world.texts["stages_uneven"] == (
+        "of a step of 0.9 s the stages compute 0.7 s, 0.1 s; `layers_per_stage = [2, 6]` under [parallel] of site.toml"
+        " would save 28% of it"
+    )
+    world.change(progress__stages=changed(uneven, faster_saves=0.06))
+    assert world.look() == {"stages_uneven"}, "a gap between raising and clearing"
+    world.change(progress__stages=changed(uneven, faster_layers=(), faster_saves=None))
+    assert world.look() == set()
+    world.change(progress__stages=changed(uneven, faster_saves=0.06))
+    assert world.wait(300) == set()
+    many = StageSpeeds(compute_s=(0.5,) * 9 + (0.1,), faster_layers=(2,) * 10, faster_saves=0.2)
+    world.change(progress__stages=many)
+    world.wait(65)
+    assert "the stages compute between 0.1 s and 0.5 s;" in world.texts["stages_uneven"]
 
 
 def idle_row(num_sites: int, times: RoundTimes) -> RoundRow:

@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 
+from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import Contributor, RoundRow
 from dilocoxd.daemon.observe.memory import memory_bytes
 from dilocoxd.daemon.observe.progress import (
@@ -13,6 +14,7 @@ from dilocoxd.daemon.observe.progress import (
     progress,
     round_seconds,
 )
+from dilocoxd.wire.local.trainer import UNKNOWN, StageTimes
 from tests.harness.synthetic.fake_view import FakeView
 
 OWN = OwnPace(
@@ -65,6 +67,14 @@ def test_what_a_step_does_not_compute_is_told_as_it_is_known() -> None:
     assert (progress(OWN, SCHEDULE, [], []).data_s, progress(OWN, SCHEDULE, [], []).bubble) == (None, None)
     found = progress(replace(OWN, data_seconds=0.25, bubble=0.125), SCHEDULE, [], [])
     assert (found.data_s, found.bubble) == (0.25, 0.125)
+
+
+def test_a_cut_that_is_not_faster_saves_nothing_that_is_known() -> None:
+    assert progress(OWN, SCHEDULE, [], []).stages is None
+    even = progress(replace(OWN, stages=StageTimes((0.2, 0.2), (), UNKNOWN)), SCHEDULE, [], [])
+    assert even.stages == StageSpeeds(compute_s=(0.2, 0.2), faster_layers=(), faster_saves=None)
+    uneven = progress(replace(OWN, stages=StageTimes((0.1, 0.3), (3, 1), 0.25)), SCHEDULE, [], [])
+    assert uneven.stages == StageSpeeds(compute_s=(0.1, 0.3), faster_layers=(3, 1), faster_saves=0.25)
 
 
 def test_frozen_parameters_have_no_gradient_of_their_own() -> None:
