@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from dilocoxd.errors import WorkerError
 from dilocoxd.store.durable import fsync_directory
 from dilocoxd.trainer.parallel.local import Extent, extent_of, local
+from dilocoxd.trainer.parameters.copies import PLAIN, PlainCopies
 
 _KEEP: Final = 2
 _META_KEY, _ROWS_KEY, _COLUMNS_KEY = _META_KEYS = ("dilocoxd", "first_rows", "first_columns")
@@ -195,16 +196,20 @@ def _common(first: int, count: int, other: int, other_count: int) -> tuple[slice
     return (slice(start - first, stop - first), slice(start - other, stop - other)) if start < stop else None
 
 
-def copy_moments(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+def copy_moments(
+    optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], copies: PlainCopies = PLAIN
+) -> dict[str, Tensor]:
     """Copies on the CPU of what of the moments lies here, as "<parameter>.exp_avg" and so on; nothing of parameters not
     stepped yet."""
-    copies = {
-        f"{name}.{moment}": local(optimizer.state[param][moment]).to("cpu", copy=True).contiguous()
+    parts = {
+        f"{name}.{moment}": local(optimizer.state[param][moment])
         for name, param in parameters.items()
         if param in optimizer.state
         for moment in _moments_of(optimizer)
     }
-    return {key: value for key, value in copies.items() if value.numel()}
+    found = {key: torch.empty(part.shape) for key, part in parts.items() if part.numel()}
+    copies.download(((here, parts[key]) for key, here in found.items()), Tensor.copy_)
+    return found
 
 
 def moment_pieces(optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter]) -> dict[str, Extent]:

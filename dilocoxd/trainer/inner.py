@@ -26,7 +26,8 @@ from dilocoxd.trainer.optimizer import (
     gradient_squares,
     scale_gradients,
 )
-from dilocoxd.trainer.parallel.local import Extent, is_cut_by_tensor
+from dilocoxd.trainer.parallel.local import Extent, is_cut_by_tensor, local
+from dilocoxd.trainer.parameters.copies import copies_for
 from dilocoxd.trainer.pipeline import Pipeline
 
 
@@ -47,6 +48,7 @@ class InnerTraining:
         self._counted = [param for param in self._params if not place.slice or is_cut_by_tensor(param)]
         """What no other rank of this replica counts, or writes, for us."""
         self._optimizer = InnerOptimizer(self._named, config)
+        self._copies = copies_for(map(local, self._params))
         self.rate: float | None = None
         """Learning rate of the newest update."""
         self.computed_s = 0.0
@@ -102,7 +104,8 @@ class InnerTraining:
         counted = set(self._counted)
         moments: dict[str, Tensor] = {}
         for optimizer, named in self._optimizer.parts:
-            moments |= copy_moments(optimizer, {name: param for name, param in named.items() if param in counted})
+            ours = {name: param for name, param in named.items() if param in counted}
+            moments |= copy_moments(optimizer, ours, self._copies)
         self.checkpoints.write(directory, self.progress, moments, self.pieces())
 
     def restore(self, directory: Path, channel: CommandChannel) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dilocoxd.errors import WorkerError
 from dilocoxd.trainer.parallel.local import Extent, extent_of, is_cut_by_tensor, local
 from dilocoxd.trainer.parallel.mesh import ALONE, MeshPlace
+from dilocoxd.trainer.parameters.copies import copies_for
 from dilocoxd.wire.layout import Layout
 
 PIECE: Final = 1 << 20
@@ -80,6 +81,7 @@ class FlatParameters:
                 is_moved = is_first or (is_ours and extent.columns == extent.width)
                 self._held.append(HeldParameter(param, span.start, extent, self.is_writer and is_ours, is_moved))
         self._base = [torch.zeros_like(held.part) for held in self._held]
+        self._copies = copies_for(self._base)
 
     def stretches(self) -> list[tuple[int, int]]:
         """[start, stop) in the flat vector of the rows that this rank moves between machines; neighbours are one."""
@@ -94,6 +96,10 @@ class FlatParameters:
         if len(buffer) < self._numel * 4:
             raise WorkerError(f"shared buffer has {len(buffer)} bytes, the model needs {self._numel * 4}")
         return torch.frombuffer(buffer, dtype=torch.float32, count=self._numel)
+
+    def pin(self, vector: Tensor) -> None:
+        """`vector` lies in shared memory, and what lies here of it will be taken again and again."""
+        self._copies.pin(vector, [(held.rows.start, held.rows.stop) for held in self._held])
 
     def take(self, anchor: Tensor, how: str, mixed_round: int | None = None) -> None:
         """Carry out a TakeAnchor (wire/local/trainer.py): `replace`, `merge` or `mix`. Raises WorkerError."""
@@ -113,8 +119,8 @@ class FlatParameters:
     @torch.no_grad()
     def replace(self, anchor: Tensor) -> None:
         """Parameters and base <- anchor."""
+        self._copies.upload((held.of(anchor), held.part) for held in self._held)
         for held, base in zip(self._held, self._base, strict=True):
-            held.part.copy_(held.of(anchor))
             base.copy_(held.part)
 
     def begin(self, anchor: Tensor, num_contributors: int) -> None:
@@ -128,10 +134,10 @@ class FlatParameters:
         With that base a second merge in the same phase keeps the same progress again (ALGORITHMS.md section 7).
         """
         for held, base in zip(self._held, self._base, strict=True):
-            param = held.part
-            param.sub_(base)
-            base.copy_(held.of(anchor))
-            param.add_(base)
+            held.part.sub_(base)
+        self._copies.upload((held.of(anchor), base) for held, base in zip(self._held, self._base, strict=True))
+        for held, base in zip(self._held, self._base, strict=True):
+            held.part.add_(base)
 
     @torch.no_grad()
     def mark_base(self) -> None:
@@ -142,9 +148,8 @@ class FlatParameters:
     @torch.no_grad()
     def subtract_from(self, phase: Tensor) -> None:
         """phase -= parameters in the slices that lie here: the base anchor becomes the pseudo-gradient."""
-        for held in self._held:
-            if held.is_written:
-                held.of(phase).sub_(held.part.to("cpu", torch.float32))
+        written = ((held.of(phase), held.part) for held in self._held if held.is_written)
+        self._copies.download(written, Tensor.sub_)
 
     def note_offered(self, phase: Tensor) -> None:
         """The rank that writes our slices of `phase` has made them the pseudo-gradient."""
@@ -163,10 +168,10 @@ class FlatParameters:
     @torch.no_grad()
     def load(self, vector: Tensor, more: Callable[[int, int], Tensor] | None = None) -> None:
         """Parameters <- vector + more; the base stays. `more` makes float32 [stop - start] of its own each time."""
+        if more is None:
+            self._copies.upload((held.of(vector), held.part) for held in self._held)
+            return
         for held in self._held:
-            if more is None:
-                held.part.copy_(held.of(vector))
-                continue
             for values, extent, start in _pieces(held):
                 rows = slice(start, start + extent.rows * extent.width)
                 values.copy_(extent.in_rows(more(rows.start, rows.stop).add_(vector[rows])).view(values.shape))

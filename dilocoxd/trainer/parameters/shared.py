@@ -27,6 +27,7 @@ class SharedVectors:
 
     def __init__(self, link: DaemonConnection, flat: FlatParameters) -> None:
         self._anchor = flat.view(link.buffers[local_buffers.ANCHOR])
+        flat.pin(self._anchor)
         self.phase_here = flat.view(link.buffers[local_buffers.PHASE])
         """What ranks of this machine have written of PHASE."""
         self._link = link
