@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs", "protocol")
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", "protocol")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 SETTINGS = ROOT / "mkdocs.yml"
@@ -54,18 +54,16 @@ def build(out: Path, program: Path) -> None:
         stage(folder / "pages")
         settings = SETTINGS.read_text(encoding="utf-8") + "\ndocs_dir: pages\n"
         (folder / "mkdocs.yml").write_text(settings, encoding="utf-8")
-        command = [
-            program,
-            "build",
-            "--strict",
-            "--quiet",
-            "--clean",
-            "-f",
-            folder / "mkdocs.yml",
-            "-d",
-            out.absolute(),
-        ]
-        subprocess.run(command, check=True)
+        run_mkdocs(folder, out, program)
+
+
+def run_mkdocs(folder: Path, out: Path, program: Path) -> None:
+    """The same of a folder with mkdocs.yml and its pages. Not --quiet: what is not told is not counted by --strict."""
+    command = [program, "build", "--strict", "--clean", "-f", folder / "mkdocs.yml", "-d", out.absolute()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.stderr.write(done.stderr)
+        done.check_returncode()
 
 
 if __name__ == "__main__":

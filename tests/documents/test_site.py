@@ -1,13 +1,15 @@
 """What the documentation's site is made of is there; `make docs` then checks every link in it."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from tests.documents.site import ROOT, SETTINGS, linked_from, pages, stage
+from tests.documents.site import ROOT, SETTINGS, linked_from, pages, run_mkdocs, stage
 
 
 def paths_in(nav: object) -> list[str]:
@@ -32,6 +34,23 @@ def test_all_that_a_page_shows_lies_beside_it(tmp_path: Path) -> None:
     for page in pages():
         for target in linked_from(page):
             assert (tmp_path / target).read_bytes() == (ROOT / target).read_bytes()
+
+
+PLAIN = "site_name: x\ntheme: {name: mkdocs}\nnav: [index.md]\ndocs_dir: pages\n"
+
+
+@pytest.mark.parametrize(("broken", "words"), [("[x](nowhere.md)", "nowhere.md"), ("[x](#nowhere)", "#nowhere")])
+def test_a_link_that_leads_nowhere_makes_no_site(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str, words: str
+) -> None:
+    """It made one, and so did a page outside the navigation: nothing was counted that --quiet did not tell."""
+    (tmp_path / "pages").mkdir()
+    checks = SETTINGS.read_text(encoding="utf-8").partition("validation:\n")[2].partition("nav:\n  -")[0]
+    (tmp_path / "mkdocs.yml").write_text(f"{PLAIN}validation:\n{checks}")
+    (tmp_path / "pages" / "index.md").write_text(f"# Home\n{broken}\n")
+    with pytest.raises(subprocess.CalledProcessError):
+        run_mkdocs(tmp_path, tmp_path / "out", Path(sys.executable).parent / "mkdocs")
+    assert words in capsys.readouterr().err
 
 
 def test_readme_begins_with_what_a_user_gets() -> None:
