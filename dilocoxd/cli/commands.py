@@ -40,6 +40,7 @@ from dilocoxd.cli.overrides import (
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, require_same_run, with_authority
 from dilocoxd.cli.shell.offers import presets, run_directories
+from dilocoxd.cli.shell.streams import silence_output
 from dilocoxd.cli.shell.telling import say, tell
 from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.loading import read_toml, validated
@@ -69,7 +70,10 @@ def run_in_foreground(run_dir: RunDir) -> int:
 
     code = run_daemon(run_dir.path, serve_api)
     if code == DONE:
-        say(*last_line(run_dir))
+        try:
+            say(*last_line(run_dir))
+        except OSError:  # whoever closed the terminal ended the daemon, which left cleanly
+            silence_output()
     return code
 
 

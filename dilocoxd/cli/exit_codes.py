@@ -24,7 +24,7 @@ EXIT_CODES: Final = (
     ExitCode(
         DONE,
         "Done; the daemon left cleanly; `doctor` found nothing that stops training.",
-        "SIGTERM, `dilocoxd leave`, or the command finished.",
+        "SIGTERM, Ctrl-C, a terminal that was closed, `dilocoxd leave`, or the command finished.",
         "None.",
     ),
     ExitCode(
@@ -45,8 +45,9 @@ EXIT_CODES: Final = (
     ),
     ExitCode(
         INTERRUPTED,
-        "Ended at once by a second SIGINT (Ctrl-C twice).",
-        "An operator did not want to wait for the graceful leave.",
+        "Interrupted by Ctrl-C: a daemon by the second one, at once; another command by the first, or by a no to its"
+        " question. (By SIGTERM such a command ends with 143, by SIGHUP with 129.)",
+        "An operator did not want to wait.",
         "None; the next start catches up from snapshot and log.",
     ),
 )

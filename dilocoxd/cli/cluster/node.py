@@ -1,7 +1,7 @@
 """`dilocoxd node`: lends this machine to a head, for outer parts and trainers of its site (docs/cluster.md)."""
 
 import asyncio
-import signal
+import contextlib
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def node(head: str, key: Path, directory: Path, parts: int | None, stages: int) 
     """Run outer parts and trainers of a site whose daemon runs on another machine, in the foreground.
 
     HEAD is an address of that machine, with :PORT unless it is the default of cluster.port. The head says what runs
-    here; nothing is configured on this machine. SIGTERM or Ctrl-C ends it.
+    here; nothing is configured on this machine. SIGTERM, Ctrl-C or closing the terminal ends it.
     """
     # Only here: it loads the supervision of workers.
     from dilocoxd.daemon.node.agent import LentMachine, run_node
@@ -64,8 +64,10 @@ def node(head: str, key: Path, directory: Path, parts: int | None, stages: int) 
 
 async def _until_told(work: Coroutine[Any, Any, None]) -> None:
     """Until a signal, or an error of `work`."""
+    from dilocoxd.daemon.process.stop_signals import heard
+
     loop, told = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heard():
         loop.add_signal_handler(number, told.set)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(work, name="node")
@@ -83,4 +85,5 @@ def _head(text: str) -> tuple[str, int]:
 
 
 def _tell(text: str) -> None:
-    click.echo(f"node: {text}", err=True)
+    with contextlib.suppress(OSError):  # the terminal was closed, which ends us in order
+        click.echo(f"node: {text}", err=True)

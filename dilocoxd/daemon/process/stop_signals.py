@@ -1,4 +1,4 @@
-"""Takes SIGTERM and SIGINT even while something blocks the loop, and ends the process when stopping takes too long.
+"""Takes SIGTERM, SIGINT and SIGHUP even while something blocks the loop; ends the process when stopping takes too long.
 
 A signal that only the loop handles is not seen while the loop is blocked, and a limit that only the loop keeps is not
 kept. Here the interpreter's C handler writes to a pipe; a thread reads it, starts the clock and tells the loop. The
@@ -19,11 +19,18 @@ from typing import Any, Final
 
 EXIT_NOW: Final = 130
 """Second SIGINT: the reaper and the ends of all sockets and pipes take the workers down."""
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Of a service manager, of a terminal, and of one that is closed or whose connection broke."""
 
 
 def _leave_it_to_the_thread(number: int, frame: FrameType | None) -> None:
     """A handler in Python must exist, or the interpreter would not write to the pipe."""
+
+
+def heard() -> list[signal.Signals]:
+    """Those that mean us: under `nohup` a terminal that is closed does not."""
+    is_kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in _SIGNALS if number != signal.SIGHUP or not is_kept]
 
 
 class StopSignals:
@@ -42,7 +49,7 @@ class StopSignals:
         self._loop = asyncio.get_running_loop()
         self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._write_end, False)
-        self._handlers = {number: signal.signal(number, _leave_it_to_the_thread) for number in _SIGNALS}
+        self._handlers = {number: signal.signal(number, _leave_it_to_the_thread) for number in heard()}
         self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._read, name="signals", daemon=True)
         self._thread.start()

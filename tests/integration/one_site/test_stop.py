@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from dilocoxd.daemon.app import BLOCKED_LIMIT_S, STOP_LIMIT_S
-from dilocoxd.daemon.process.stop_signals import EXIT_NOW
+from dilocoxd.daemon.process.stop_signals import EXIT_NOW, heard
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import GONE_S, PYTHON, ROOT, SiteProcess, sites, wait_until
 from tests.harness.running.strikes import Event, Fault, events_of, now, wait_event
@@ -175,10 +175,11 @@ def blocked(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
         process.stdout.close()
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_process_whose_loop_is_blocked_ends_at_its_limit_and_says_where_it_hung(
-    tmp_path: Path, blocked: "subprocess.Popen[str]"
+    tmp_path: Path, blocked: "subprocess.Popen[str]", number: signal.Signals
 ) -> None:
-    blocked.send_signal(signal.SIGTERM)
+    blocked.send_signal(number)
     assert blocked.wait(PATIENCE_S) == 1
     stacks = (tmp_path / "stacks").read_text()
     assert "in main" in stacks and "line 9" in stacks
@@ -192,3 +193,13 @@ def test_second_interrupt_means_now_even_if_the_loop_is_blocked(
     wait_until((tmp_path / "stacks").exists, "the first interrupt to be seen", PATIENCE_S)
     blocked.send_signal(signal.SIGINT)
     assert blocked.wait(PATIENCE_S) == EXIT_NOW
+
+
+def test_terminal_that_is_closed_ends_no_daemon_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        assert signal.SIGHUP in heard()
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert heard() == [signal.SIGTERM, signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGHUP, before)
