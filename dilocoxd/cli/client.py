@@ -2,15 +2,18 @@
 
 import contextlib
 import difflib
+import http.client
 import json
 import os
+import re
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -19,9 +22,14 @@ from dilocoxd.store.rundir import open_run_dir
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 TOKEN_VARIABLE = "DILOCOXD_API_TOKEN"
+STATUS = "/v1/status"
 CONFLICT = 409
 UNAUTHORIZED = 401
 ANSWER_BYTES_MAX = 64 << 20
+_TOKEN: Final = re.compile(r"[\x21-\x7e]*")
+"""What a header can carry, without blanks."""
+_NO_ANSWER: Final = (OSError, ValueError, RecursionError, http.client.HTTPException)
+"""What comes instead of an answer; the last two from who is no daemon."""
 Answer = TypeVar("Answer")
 Body = Mapping[str, str | int] | None
 
@@ -40,6 +48,8 @@ class ApiClient:
     """Whose daemon it should be; empty: of whom the URL leads to."""
     run_id: str = ""
     """Of that directory."""
+    _seen: list[str] = field(default_factory=list, compare=False)
+    """The run of the daemon, once it was looked at: most answers do not name theirs."""
 
     def _open(self, path: str, body: Body, timeout_s: float) -> Any:
         request = urllib.request.Request(self.url + path, method="GET" if body is None else "POST")
@@ -58,15 +68,7 @@ class ApiClient:
 
         What a newer daemon says on top is left out; what an older one does not say is an error.
         """
-        found = self.read(path, kind, self.ask_json(path, body, timeout_s=timeout_s))
-        other = getattr(found, "run_id", self.run_id)
-        if self.run_id and other != self.run_id:
-            raise PeerError(
-                f"the daemon at {self.url} is of run {other}, and {self.run_directory} of run {self.run_id}: two sites"
-                " have one api.port; give this one another with `dilocoxd config set"
-                f" {self.run_directory} api.port=PORT`, and start it again"
-            )
-        return found
+        return self.read(path, kind, self.ask_json(path, body, timeout_s=timeout_s))
 
     def read(self, path: str, kind: type[Answer], found: object) -> Answer:
         """What `path` answered, as its class. Raises PeerError."""
@@ -81,14 +83,29 @@ class ApiClient:
             ) from error
 
     def ask_json(self, path: str, body: Body = None, *, timeout_s: float = 5.0) -> Any:
-        """The same as it came, for `--json`. Raises PeerError."""
+        """The same as it came, for `--json`. Raises PeerError, also where the daemon is that of another run."""
+        if self.run_id and body is None and not self._seen:  # what is done needs that site's token
+            self._require_run(self._answer(STATUS, None, timeout_s))
+            self._seen.append(self.run_id)
+        return self._answer(path, body, timeout_s)
+
+    def _require_run(self, status: Any) -> None:
+        other = status.get("run_id", self.run_id) if isinstance(status, dict) else self.run_id
+        if other != self.run_id:
+            raise PeerError(
+                f"the daemon at {self.url} is of run {other}, and {self.run_directory} of run {self.run_id}: two sites"
+                " have one api.port; give this one another with `dilocoxd config set"
+                f" {self.run_directory} api.port=PORT`, and start it again"
+            )
+
+    def _answer(self, path: str, body: Body, timeout_s: float) -> Any:
         try:
             with self._open(path, body, timeout_s) as answer:
                 return json.loads(answer.read(ANSWER_BYTES_MAX))
-        except (OSError, ValueError) as error:
+        except _NO_ANSWER as error:
             raise self._failure(path, error) from error
 
-    def _failure(self, path: str, error: OSError | ValueError) -> PeerError:
+    def _failure(self, path: str, error: Exception) -> PeerError:
         """What to do where no answer came, or one that is an error."""
         if isinstance(error, urllib.error.HTTPError):
             with error:
@@ -121,12 +138,14 @@ class ApiClient:
         """The answer as a file object of lines; the caller closes it. Raises PeerError."""
         try:
             return self._open(path, None, timeout_s)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:
             raise self._failure(path, error) from error
 
 
 def in_words(error: Exception) -> str:
     """Why nobody answered, without the number of the error."""
+    if isinstance(error, http.client.HTTPException | json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+        return "what answers there is no dilocoxd daemon's API"  # another program's words could drive a terminal
     reason = getattr(error, "reason", error)
     return str(getattr(reason, "strerror", None) or reason)
 
@@ -151,19 +170,44 @@ def no_such_directory(target: str) -> str:
     return f"there is no such run directory; {hint}"
 
 
+def given_token() -> str:
+    """What the environment names; empty: nothing. Raises ConfigError."""
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if _TOKEN.fullmatch(token) is None:
+        raise ConfigError(
+            f"{TOKEN_VARIABLE} in the environment is no token (blanks or letters that no token has); put what is in the"
+            " site's file api.token into it, or leave it out"
+        )
+    return token
+
+
+def checked_url(url: str) -> str:
+    """`url` without the stroke at its end. Raises ConfigError where nobody can be asked."""
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, half a pair of brackets
+        is_one = False
+    if not is_one or re.search(r"[\x00-\x20\x7f]", url):
+        raise ConfigError(
+            f"{url!r} is no address of a daemon's API; give a run directory, or an address like http://127.0.0.1:8080"
+        )
+    return url.rstrip("/")
+
+
 def client_for(target: str | None) -> ApiClient:
     """The API behind a URL, a host:port or a run directory; None: the run directory we are in, or the default."""
-    token = os.environ.get(TOKEN_VARIABLE, "")
+    token = given_token()
     if target is None:
         if not Path("run.toml").is_file():
             return ApiClient(DEFAULT_URL, token, is_guessed=True)
         target = "."
     if "://" in target:
-        return ApiClient(target.rstrip("/"), token)
+        return ApiClient(checked_url(target), token)
     if not Path(target).is_dir():
         if ":" not in target.partition("/")[0]:
             raise ConfigError(f"{target}: {no_such_directory(target)}")
-        return ApiClient(f"http://{target.rstrip('/')}", token)
+        return ApiClient(checked_url(f"http://{target}"), token)
     run_dir = open_run_dir(Path(target))
     manifest, site = run_dir.load()
     if site.api.port == 0:

@@ -65,6 +65,7 @@ class FakeView:
         """What is told next; the last one again and again."""
         self.is_healthy = True
         self.is_ready = False
+        self.run_id = "fake-0123456789abcdef"
         self.state: DaemonState = "joining"
         self.waiting_for = "an answer of the first peer"
         self.admission = "open"
@@ -92,7 +93,7 @@ class FakeView:
         self.num_status += 1
         n = self.num_rounds
         status = Status(
-            peer_id=ME, name=NAMES[ME], run_id="fake-0123456789abcdef", version="0.1.0", state=self.state,
+            peer_id=ME, name=NAMES[ME], run_id=self.run_id, version="0.1.0", state=self.state,
             waiting_for=self.waiting_for, height=n, chain_head=digest(f"e{n - 1}"),
             anchor_sha256=digest(f"a{n}"), state_digest=digest(f"s{n}"), started_at=START,
             uptime_s=self.now - START, addresses=(f"/ip4/10.0.0.1/tcp/31337/p2p/{ME}",),

@@ -165,6 +165,7 @@ def test_profile_of_a_run_directory_gives_a_path_that_can_be_opened(api: Served,
     folder = tmp_path / "run"
     run("init", "tiny", "--dir", str(folder), "--host", "127.0.0.1", "--api-port", port)
     assert host == "127.0.0.1"
+    api.view.run_id = open_run_dir(folder).load()[0].run_id
     api.view.profiles = [STEPS_OF_A_PROFILE[-1]]
     assert f"written: {folder}/profiles/now-step9 " in run("profile", str(folder))[1]
     found = json.loads(run("profile", "--json", str(folder))[1])
@@ -232,15 +233,19 @@ def test_run_directory_gives_url_and_token(tmp_path: Path) -> None:
 
 
 def test_daemon_of_another_site_is_not_taken_for_that_of_a_run_directory(api: Served, tmp_path: Path) -> None:
-    """`dilocoxd status DIR` showed whatever run answered at api.port, as if it were that of DIR."""
+    """`dilocoxd status DIR` showed whatever run answered at api.port, as if it were that of DIR.
+
+    `rounds`, `members` and all --json still did.
+    """
     own = str(tmp_path / "run")
     run("init", "tiny", "--dir", own, "--host", "127.0.0.1", "--api-port", api.url.rpartition(":")[2])
     run_id = open_run_dir(Path(own)).load()[0].run_id
-    for command in ("status", "peers"):
+    commands = ["status", "peers", "rounds", "snapshots", "members", "authority show"]
+    for command in (*commands, *(f"{one} --json" for one in commands)):
         with pytest.raises(PeerError, match=rf"is of run fake-0123456789abcdef, and {own} of run {run_id}: two sites"):
-            run(command, own)
+            run(*command.split(), own)
     with pytest.raises(PeerError, match=rf"does not take the token of {own}: another site's daemon answers there"):
-        run("pause", own, token="of another site")
+        run("pause", own, token="of-another-site")
     assert api.control.asked == []
 
 

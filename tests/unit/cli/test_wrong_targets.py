@@ -3,13 +3,15 @@
 import json
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from dilocoxd.cli.check import check_config
-from dilocoxd.cli.client import client_for
+from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
 from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.joining.join import what_joining_means
 from dilocoxd.cli.joining.newcomer import Newcomer, Target
@@ -17,7 +19,7 @@ from dilocoxd.cli.main import cli
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.loading import validated
 from dilocoxd.config.site import SiteConfig, load_site
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.refusals import other_protocols
 from tests.harness.running.run_directories import free_port
@@ -33,6 +35,57 @@ def test_a_missing_folder_is_not_taken_for_a_host(tmp_path: Path, monkeypatch: p
     with pytest.raises(ConfigError, match=r"runs/x: there is no such run directory; give a run directory"):
         client_for("runs/x")
     assert client_for("localhost:8080").url == "http://localhost:8080"
+
+
+@contextmanager
+def answering(words: bytes) -> Iterator[str]:
+    """Address of a program that says `words` to whoever comes, and hangs up."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            taken, _ = server.accept()
+            with taken:
+                taken.recv(1 << 16)
+                taken.sendall(words)
+
+        told = threading.Thread(target=answer)
+        told.start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+        told.join()
+
+
+@pytest.mark.parametrize("words", [
+    b"SSH-2.0-x \x1b[2J\r\n", b"\x13/multistream/1.0.0\n", b"HTTP/1.0 200 OK\r\n\r\n<html>",
+    b"HTTP/1.0 200 OK\r\n\r\n\xff", b"HTTP/1.0 200 OK\r\n\r\n" + 20_000 * b"[",
+])  # fmt: skip
+def test_what_is_no_daemon_is_told_in_our_words(words: bytes) -> None:
+    """The port for other sites in place of the API's was a traceback."""
+    with answering(words) as place, pytest.raises(PeerError) as refused:
+        client_for(place).ask_json("/v1/status")
+    assert "does not answer (what answers there is no dilocoxd daemon's API); check" in str(refused.value)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("target", [
+    "localhost:port", "127.0.0.1:99999", "127.0.0.1:0", ":", ":80", "http://",
+    "http://[::1", "http://a b:80", "file:///etc/passwd", "ftp://x:1",
+])  # fmt: skip
+def test_what_is_no_address_of_an_api_is_refused_before_anybody_is_asked(target: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"is no address of a daemon's API; give a run directory, or an address like "
+    ):
+        client_for(target)
+
+
+@pytest.mark.parametrize("token", ["secret word", "geheim\n\nnis", "r\u00e4tsel"])
+def test_what_no_header_can_carry_is_no_token_and_not_shown(token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was shown: `does not answer (Invalid header value b'Bearer ...')`."""
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    with pytest.raises(ConfigError, match=rf"^{TOKEN_VARIABLE} in the environment is no token ") as refused:
+        client_for("127.0.0.1:1")
+    assert token not in str(refused.value)
+    monkeypatch.setenv(TOKEN_VARIABLE, " secret\n")
+    assert client_for("127.0.0.1:1").token == "secret"
 
 
 def test_an_unknown_section_is_called_a_section() -> None:
