@@ -1,11 +1,18 @@
 """`dilocoxd data`: token stores. Runs in a process of its own, because this one never loads numpy."""
 
+import signal
 import subprocess
 import sys
+from typing import Final
 
 import click
 
+from dilocoxd.cli.exit_codes import FAILED
+from dilocoxd.cli.shell.helper_ends import cause_of
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.ipc.child import dies_with_us
+
+SHOW_CURSOR: Final = "\x1b[?25h"
 
 
 @click.group()
@@ -76,6 +83,23 @@ def show(seq_len: int, volumes: int, check: bool, as_json: bool, store: str) -> 
 
 
 def _run(*arguments: str) -> int:
-    # A signal to this process alone would leave the other one at work, and the store locked.
-    command = [sys.executable, "-m", "dilocoxd.trainer.tokens", *arguments]
-    return subprocess.run(command, check=False, preexec_fn=dies_with_us()).returncode
+    """Exit code of the process that does it. It hears no Ctrl-C, and ends with us: one of us says that it ended."""
+    command, tie = [sys.executable, "-m", "dilocoxd.trainer.tokens", *arguments], dies_with_us()
+
+    def begin() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # A signal to this process alone would leave the other one at work, and the store locked.
+        tie()
+
+    with subprocess.Popen(command, preexec_fn=begin) as process:  # noqa: PLW1509 (no other thread of ours runs)
+        try:
+            code = process.wait()
+        except BaseException:
+            process.kill()
+            if sys.stderr.isatty():
+                click.echo(SHOW_CURSOR, err=True)  # its bar has hidden it
+            raise
+    if code < 0:
+        tell(f"dilocoxd: {cause_of(code, '')}; repeat the command")
+        return FAILED
+    return code

@@ -23,12 +23,13 @@ from dilocoxd.trainer.tokens.describe import check_hashes, describe, text_lines
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
 from dilocoxd.trainer.tokens.store import open_store
 
+EXIT_FAILED: Final = 1
 _LINE_S: Final = 10.0
 """Between two lines of progress where no bar can be drawn."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; exit code 78 for what the user must change, 74 for a disk that refuses."""
+    """Run one command; exit code 78 for what the user must change, 1 for a disk that refuses."""
     options = _parser().parse_args(arguments)
     commands: dict[str, Callable[[argparse.Namespace], None]] = {"pack": _pack, "adopt": _adopt, "show": _show}
     try:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ConfigError.exit_code
     except StoreError as error:
         sys.stderr.write(f"error: {error}\n")
-        return 74
+        return EXIT_FAILED
     return 0
 
 
