@@ -38,8 +38,11 @@ def test_token_is_asked_for_once_and_then_every_button_acts(page: Page, daemon: 
     page.opened(daemon.url)
     page.run("sessionStorage.clear()")
     page.click("pause")
-    give_token(page, "wrong")
-    page.until(lambda: "wants its token" in page.text("done"), "a wrong token is told")
+    assert not page.text("token-wrong"), "none was given yet"
+    for wrong in ("wrong", "r\u00e4tsel \u20ac"):  # no header can carry the second: every later request was refused
+        give_token(page, wrong)
+        page.until(lambda: "not its token" in page.text("token-wrong"), "a wrong token is told")
+        assert "wants its token" in page.text("done")
     give_token(page)
     page.until(lambda: page.text("done") == "done: pause", "the daemon's sentence is shown")
     page.click("snapshot")

@@ -5,7 +5,8 @@ const RETRY_FIRST_MS = 1000;
 const RETRY_MAX_MS = 15000;
 const SILENCE_MS = 25000; // the daemon says something every 10 s
 
-export function setToken(token) { sessionStorage.setItem(TOKEN_KEY, token); }
+/** Letters that no header carries make another wrong token of it, which the daemon refuses; the browser would refuse every request. */
+export function setToken(token) { sessionStorage.setItem(TOKEN_KEY, token.trim().replace(/[^\x21-\x7e]/g, "?")); }
 export function forgetToken() { sessionStorage.removeItem(TOKEN_KEY); }
 export const hasToken = () => sessionStorage.getItem(TOKEN_KEY) !== null;
 

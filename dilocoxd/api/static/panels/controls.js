@@ -1,13 +1,15 @@
 // Buttons that act: pause, resume, snapshot, leave. The token is asked for once and kept for this tab.
 
-import { NeedsToken, forgetToken, post, setToken } from "../source.js";
+import { NeedsToken, forgetToken, hasToken, post, setToken } from "../source.js";
 import { say } from "../words.js";
 
 const id = (name) => document.getElementById(name);
 let afterToken = null;
 
-/** Show the form; `then` is called with the token set. */
+/** Show the form, and whether the token that was given is wrong; `then` is called with another one set. */
 export function askToken(then) {
+  if (id("token-form").hidden) id("token-wrong").hidden = !hasToken(); // what was asked beside it asks again
+  forgetToken();
   afterToken = then;
   id("token-form").hidden = false;
   id("token").focus();
@@ -21,7 +23,6 @@ export async function act(name, path, body, { place = "done", then = () => {} } 
     await then();
   } catch (error) {
     if (error instanceof NeedsToken) {
-      forgetToken();
       say(id(place), "The daemon wants its token first.");
       askToken(() => act(name, path, body, { place, then }));
     } else {
