@@ -23,7 +23,7 @@ from dilocoxd.config.site_fit import sources_here, store_path, volumes_here
 from dilocoxd.config.tokens.files import files_of, require_volumes
 from dilocoxd.config.tokens.index import INDEX, read_index
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.prepared import chosen_cache_dir, find_prepared
+from dilocoxd.store.prepared import at_home, chosen_cache_dir, find_prepared
 
 TEXT_PREFIX = "text:"
 NAMES = ("english", "gcide", "python-doc", "linux-doc", "stdlib")
@@ -37,18 +37,19 @@ def named_paths(choices: Iterable[str]) -> dict[str, str]:
         name, equals, path = choice.partition("=")
         if not equals:
             name, path = name_of(choice), choice
-        absolute = Path(path).expanduser().absolute()
-        if not absolute.exists():
+        absolute = at_home(path).absolute()
+        if not path or not absolute.exists():  # an empty one, as of a variable that is not set, would be this folder
             raise ConfigError(f"--data {choice!r}: there is no {absolute}; give the path of a text file or folder")
         if name in NAMES:
             raise ConfigError(f"--data {choice!r}: {name} is a corpus that comes with dilocoxd; choose another name")
-        found[name] = str(absolute)
+        if found.setdefault(name, str(absolute)) != str(absolute):
+            raise ConfigError(f"--data {choice!r}: {name} is {found[name]} already; give each a name of its own")
     return found
 
 
 def name_of(path: str) -> str:
     """What a run calls the text at `path` if nobody says otherwise."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(path).expanduser().absolute().stem.lower()).strip("-")
+    stem = re.sub(r"[^a-z0-9]+", "-", at_home(path).absolute().stem.lower()).strip("-")
     return stem[:32].rstrip("-") if stem and stem not in NAMES else "text"
 
 
@@ -216,7 +217,7 @@ def require_there(manifest: Manifest, site: SiteConfig) -> None:
     cache = chosen_cache_dir(site.paths.cache)
     if path is None or find_prepared(cache, manifest.data.sha256, manifest.tokenizer.sha256) is not None:
         return
-    place = Path(path).expanduser()
+    place = at_home(path)
     try:
         if place.is_dir():
             next(place.iterdir(), None)

@@ -12,6 +12,8 @@ import os
 from pathlib import Path
 from typing import Final
 
+from dilocoxd.errors import ConfigError
+
 INDEX: Final = "index.json"
 TOKENIZER: Final = "tokenizer.json"
 TOKENS: Final = "tokens.bin"
@@ -20,16 +22,27 @@ FETCHED: Final = "fetched.json"
 CACHE_VARIABLE: Final = "DILOCOXD_CACHE"
 
 
+def at_home(path: str) -> Path:
+    """`path` with a folder in the place of ~ or ~NAME. Raises ConfigError where none is, as in some containers."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{path}: there is no home folder of that user here; write the whole path, with --cache, --data or in"
+            " site.toml (paths.cache, paths.corpora)"
+        ) from error
+
+
 def default_cache_dir() -> Path:
-    """$DILOCOXD_CACHE, else $XDG_CACHE_HOME/dilocoxd, else ~/.cache/dilocoxd."""
+    """$DILOCOXD_CACHE, else $XDG_CACHE_HOME/dilocoxd, else ~/.cache/dilocoxd. Raises ConfigError."""
     if os.environ.get(CACHE_VARIABLE):
-        return Path(os.environ[CACHE_VARIABLE]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dilocoxd"
+        return at_home(os.environ[CACHE_VARIABLE])
+    return at_home(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "dilocoxd"
 
 
 def chosen_cache_dir(chosen: str) -> Path:
-    """`paths.cache` of site.toml, or the default."""
-    return Path(chosen).expanduser() if chosen else default_cache_dir()
+    """`paths.cache` of site.toml, or the default. Raises ConfigError."""
+    return at_home(chosen) if chosen else default_cache_dir()
 
 
 def find_prepared(cache_dir: Path, data_sha256: str, tokenizer_sha256: str) -> Path | None:

@@ -184,8 +184,20 @@ class RunDir:
             os.close(descriptor)
 
 
+def _require_text(path: Path) -> None:
+    """The daemon tells its parts where they work, as text. Raises ConfigError."""
+    try:
+        str(path).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f"{str(path)!r}: this name is not written in UTF-8, as names of another system are not; rename the folder,"
+            " or give another one"
+        ) from error
+
+
 def check_new_run_dir(path: Path, site: SiteConfig) -> None:
     """Raises ConfigError if `path` holds a run already, is a file, or is a folder with somebody else's files in it."""
+    _require_text(path.absolute())
     if (path / "run.toml").exists():
         raise ConfigError(f"{path}: holds a run already; use `dilocoxd run {path}`, or give --dir another directory")
     try:
@@ -266,6 +278,7 @@ def create_run_dir(
 def open_run_dir(path: Path) -> RunDir:
     """An existing run directory. Raises ConfigError if there is none."""
     run_dir = RunDir(path.absolute())
+    _require_text(run_dir.path)
     if not run_dir.run_toml.is_file():
         raise ConfigError(
             f"{path}: is no run directory (no run.toml in it); make one with `dilocoxd init` or `dilocoxd join`"

@@ -1,5 +1,6 @@
 """`dilocoxd join`: from a pasted link to a site that trains along. It says what it is about to do, and asks."""
 
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,8 @@ def join(
 
     Repeating the command goes on with the same run directory; options change its site.toml.
     """
+    if not 0 < timeout_s < math.inf:
+        raise click.BadParameter(f"{timeout_s} is no time to wait", param_hint="--timeout")
     if not addresses:
         return show_local_runs()
     target = read_target(addresses)

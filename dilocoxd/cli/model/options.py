@@ -1,6 +1,5 @@
 """What commands about the trained model have in common: which run, and which tokenizer."""
 
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 
 from dilocoxd.config.site import load_site
 from dilocoxd.errors import ConfigError
+from dilocoxd.store.prepared import chosen_cache_dir, default_cache_dir
 from dilocoxd.trained.found import StoredRun, find_run
 from dilocoxd.trained.tokenizer import TokenizerFiles, find_tokenizer
 
@@ -89,9 +89,5 @@ def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> Toke
 def cache_of(run: StoredRun) -> Path:
     """The directory of prepared corpora that the site uses."""
     if run.run_dir is not None and run.run_dir.site_toml.is_file():
-        cache = load_site(run.run_dir.site_toml).paths.cache
-        if cache:
-            return Path(cache).expanduser()
-    if os.environ.get("DILOCOXD_CACHE"):
-        return Path(os.environ["DILOCOXD_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "dilocoxd"
+        return chosen_cache_dir(load_site(run.run_dir.site_toml).paths.cache)
+    return default_cache_dir()

@@ -46,6 +46,8 @@ def silence_output() -> None:
 def of_the_system(error: OSError) -> tuple[str, int]:
     """One sentence about what the system refused, and the exit code."""
     reason = error.strerror or str(error)
+    if error.filename is None and isinstance(error, FileNotFoundError):
+        return "the folder where we are was removed; change into one that is there", ConfigError.exit_code
     if error.filename is None:
         return f"the output cannot be written ({reason}); free space where it goes, or send it elsewhere", FAILED
     path = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else str(error.filename)

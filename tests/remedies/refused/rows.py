@@ -35,6 +35,8 @@ ROWS: Final = (
     Row("store/rundir.py", "give --dir a new or", f"{INIT} mine", f"{INIT} new"),
     Row("store/rundir.py", "give --dir a writable place", f"{INIT} file", f"{INIT} new"),
     Row("cli/commands.py", "give --dir a writable place", f"init tiny {HERE}", f"{INIT} new", "$ touch .tiny.new"),
+    Row("store/rundir.py", "rename the folder,", "id gr\udcf6n", "$ mv $(printf 'gr\\366n') new\nid new",
+        "$ cp -r run $(printf 'gr\\366n')"),
     Row("store/rundir.py", "make one with `dilocoxd init`", "config show new", f"{INIT} new\nconfig show new"),
     Row("cli/configuration/command.py", "choose one that `dilocoxd config show RUN_DIR` lists",
         "config show run network.prt", "config show run\nconfig show run network.port"),

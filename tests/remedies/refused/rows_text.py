@@ -20,6 +20,9 @@ PACKED: Final = f"init tiny {QUIET} --dir packed --data store {VOCAB}"
 
 TEXT_ROWS: Final = (
     Row("cli/corpus.py", "give the path of a text file or folder", f"{TEXT} nothing.txt", f"{TEXT} text.txt"),
+    Row("store/prepared.py", "write the whole path", f"{TEXT} mine=~nobody-here/text.txt", f"{TEXT} mine=text.txt"),
+    Row("cli/corpus.py", "give each a name of its own", f"{TEXT} a=store --data a=lines {VOCAB}",
+        f"{TEXT} a=store --data b=lines {VOCAB}"),
     Row("cli/corpus.py", "choose another name", f"{TEXT} english=text.txt", f"{TEXT} mine=text.txt"),
     Row("cli/corpus.py", "(inner.batch_sequences, model.seq_len); give more text",
         f"{TEXT} short.txt --set model.vocab_size=260", f"{TEXT} text.txt", "$ head -c 100 text.txt > short.txt"),

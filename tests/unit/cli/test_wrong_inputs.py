@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click import UsageError
 from click.testing import CliRunner, Result
 
 from dilocoxd.cli.main import cli
@@ -65,6 +66,8 @@ OTHERS_FILES = r"^mine: is no run directory, and has other files in it \(keep\.t
     (f"join {PEER}", r"is a peer id, which says who but not where; write it as "),
     ("join http://10.0.0.1", r"cannot be understood; write it as "),
     ("join 10.0.0.1:99999", r"has port 99999, not 1 to 65535; write it as "),
+    ("start tiny --data= --dir new", r"there is no .*; give the path of a text file or folder$"),
+    ("start tiny --data a=file --data a=short.txt --dir new", r"a is .*file already; give each a name of its own$"),
     ("start tiny --data gone.txt --dir new", r"there is no .*gone\.txt; give the path of a text file or folder$"),
     ("start tiny --port 0 --api-port 0 --data short.txt --dir new", r"vocab_size = 512 asks for more: lower it or use"),
     ("init tiny --dir new --set storage.payload_bytes_max=10MB", r"'10MB' is wrong: give a whole number without quot"),
@@ -115,3 +118,10 @@ def test_names_that_people_give_folders_are_good(here: Path) -> None:
     for name in ("two words", "gr\xf6\xdfe", "x" * 120):
         assert invoke("init", "tiny", "--dir", f"{name}/run", "--host", "127.0.0.1", "--port", "0").return_value == 0
         assert invoke("check-config", f"{name}/run").return_value == 0
+
+
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf"])
+def test_time_that_is_none_is_wrong_usage(seconds: str, here: Path) -> None:
+    """It was `dilocoxd: ; check how it is written, or give the site's IP address in its place`."""
+    with pytest.raises(UsageError, match="is no time to wait"):
+        invoke("join", "127.0.0.1:9", "--timeout", seconds)

@@ -85,3 +85,24 @@ def test_folder_that_may_not_be_read_is_not_taken_for_an_empty_one(folder: str, 
     said = ended.stderr.decode()
     assert said.startswith(f"dilocoxd: {where / folder}: may not be read and written by this user; run the daemon as ")
     assert not list((where / "logs").iterdir())
+
+
+def test_name_of_another_system_is_one_sentence(tmp_path: Path) -> None:
+    """`init` took it, and the daemon ended in a traceback after ten seconds: it tells its parts where they work."""
+    where = tmp_path / os.fsdecode(b"gr\xf6\xdfe")
+    made = typed("init", "tiny", "--dir", str(where), "--host", "127.0.0.1", "--port", "0")
+    assert made.returncode == 78 and not where.exists()
+    assert made.stderr.count(b"\n") == 1 and b"gr\\udcf6\\udcdfe': this name is not written in UTF-8" in made.stderr
+
+
+def test_folder_that_was_removed_under_us_is_one_sentence(tmp_path: Path) -> None:
+    """It was taken for an output that cannot be written."""
+
+    def lose_it() -> None:
+        os.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+
+    (tmp_path / "gone").mkdir()
+    ended = typed("id", ".", before=lose_it)
+    assert ended.returncode == 78
+    assert ended.stderr == b"dilocoxd: the folder where we are was removed; change into one that is there\n"
