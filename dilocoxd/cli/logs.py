@@ -46,7 +46,8 @@ def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
     if not path.is_file():
         raise ConfigError(f"{path}: this run was never started here; begin with `dilocoxd run {run_dir.path}`")
     older = path.with_name(path.name + ".1")
-    found = deque(shown((line for file in (older, path) for line in lines_of(file)), level, label), maxlen=last)
+    lines = (line for file in (older, path) for line in lines_of(file))
+    found = deque(shown(lines, level, label), maxlen=min(last, sys.maxsize))
     for line in found:
         show_line(line)
     if follow:

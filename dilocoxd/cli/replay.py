@@ -5,6 +5,7 @@ differ from the recording, this version decides otherwise than the one that reco
 """
 
 import json
+import sys
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -139,7 +140,7 @@ def replay(target: Path, life: int, last: int, with_idle: bool, as_json: bool) -
     Exit code 1 if the machine ordered anything else than recorded.
     """
     path = chosen(target, life)
-    shown: deque[Step] = deque(maxlen=last or None)
+    shown: deque[Step] = deque(maxlen=min(last, sys.maxsize) or None)
     total, first_difference, before = 0, None, ""
     for step in played(path):
         total += 1

@@ -6,11 +6,13 @@ thought of stays at home. What is in it is scrubbed of the tokens that this site
 secret.
 """
 
+import contextlib
 import io
 import json
 import pickle
 import platform
 import re
+import stat
 import sys
 import tarfile
 import time
@@ -114,8 +116,13 @@ def versions() -> dict[str, str]:
 
 def listing(directory: Path) -> list[str]:
     """Size and name of every file of a run directory."""
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and not path.is_symlink())
-    return [f"{path.stat().st_size:>14}  {path.relative_to(directory)}" for path in files]
+    lines = []
+    for path in sorted(directory.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # a daemon at work replaces and removes files
+            found = path.lstat()
+            if stat.S_ISREG(found.st_mode):
+                lines.append(f"{found.st_size:>14}  {path.relative_to(directory)}")
+    return lines
 
 
 def end_of(file: Path, size_max: int) -> str:

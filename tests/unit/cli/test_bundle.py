@@ -3,13 +3,14 @@
 import json
 import pickle
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch._C._distributed_c10d as c10d
 from click.testing import CliRunner
 
-from dilocoxd.cli.doctor.bundle import record_of, scrubbed
+from dilocoxd.cli.doctor.bundle import listing, record_of, scrubbed
 from dilocoxd.cli.main import cli
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.telemetry.catalogue import WorkerDied
@@ -108,3 +109,18 @@ def test_what_is_named_like_a_secret_goes(text: str, left: str) -> None:
 def test_bundle_needs_a_site() -> None:
     done = CliRunner().invoke(cli, ["doctor", "--bundle", "x.tar.gz"])
     assert done.exit_code == 2 and "give its RUN_DIR" in done.output and not Path("x.tar.gz").exists()
+
+
+def test_file_that_a_daemon_removes_meanwhile_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--bundle` of a running site failed now and then: `cannot be written (No such file or directory)`."""
+    (tmp_path / "run.toml").write_text("kept")
+    found = Path.rglob
+
+    def under_way(self: Path, pattern: str) -> Iterator[Path]:
+        (self / "payload.tmp").touch()
+        yield self / "payload.tmp"
+        (self / "payload.tmp").unlink()
+        yield from found(self, pattern)
+
+    monkeypatch.setattr(Path, "rglob", under_way)
+    assert [line.split() for line in listing(tmp_path)] == [["4", "run.toml"]]

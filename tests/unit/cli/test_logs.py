@@ -59,6 +59,7 @@ def test_events_are_told_as_on_the_terminal_and_details_only_when_asked(run_dire
     ]
     assert run(str(run_directory), "--level", "debug", "-n", "4")[0].startswith("DEBUG round.committed round=1 ")
     assert run(str(run_directory), "-n", "1") == ["WARNING moon.risen phase=3"]
+    assert len(run(str(run_directory), "-n", "9" * 20)) == 3, "more than any list can hold is all"
 
 
 def test_while_no_daemon_runs_sites_are_called_what_the_run_directory_remembers(run_directory: Path) -> None:
