@@ -20,6 +20,7 @@ from dilocoxd.cli.corpus import (
     require_names,
     require_there,
     sources_at,
+    unnamed_text,
     with_own_text_hashes,
     with_text_hashes,
 )
@@ -165,7 +166,7 @@ def announce_run(run_dir: RunDir) -> None:
     from dilocoxd.swarm.discovery.identity import load
 
     manifest, site = run_dir.load()
-    for warning in manifest.warnings():
+    for warning in (*manifest.warnings(), *unnamed_text(manifest)):
         tell(f"warning: {warning}")
     peer_id = load(run_dir.identity(site)).peer_id
     say(f"run        {manifest.run_id}")
@@ -295,7 +296,11 @@ def start(
 @origin_options
 @site_options
 def init(target: str | None, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
-    """Create a run directory without starting it (start it with `dilocoxd run`)."""
+    """Create a run directory without starting it (start it with `dilocoxd run`).
+
+    It reads and makes no text of a preset, and so cannot name it by its hash: for a run that others shall join, take
+    `dilocoxd start --no-run`.
+    """
 
     def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
         check(manifest, site, Path(directory or "."), is_started=False)

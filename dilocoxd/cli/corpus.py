@@ -258,6 +258,18 @@ def with_own_text_hashes(manifest: Manifest, site: SiteConfig, tokenizer: str = 
     return with_text_hashes(manifest, site, tokenizer) if is_own else manifest
 
 
+def unnamed_text(manifest: Manifest) -> list[str]:
+    """What is wrong with a run that names its text by a word alone, as `dilocoxd init` makes it."""
+    is_named = manifest.data.sources or (manifest.data.sha256 and manifest.tokenizer.sha256)
+    if is_named or manifest.model.kind == "external":
+        return []
+    return [
+        f"run.toml says what the text {manifest.data.corpus!r} is by this name alone: a site whose machine makes"
+        " another one of it trains the shared model on other tokens, and nobody is told; `dilocoxd start --no-run` in"
+        " place of `dilocoxd init` makes a run that names text and tokenizer by their hashes"
+    ]
+
+
 def have_stores(manifest: Manifest, site: SiteConfig) -> None:
     """See that a known run's stores are here, and the run's. Raises ConfigError."""
     counts: dict[str, tuple[int, int]] = {}

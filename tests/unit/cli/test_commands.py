@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from dilocoxd.answers.status import PublicAddress
 from dilocoxd.cli.commands import announce_run, make_run, new_manifest
+from dilocoxd.cli.corpus import unnamed_text
 from dilocoxd.cli.joining.join import joined_run_dir
 from dilocoxd.cli.joining.newcomer import Newcomer, Target
 from dilocoxd.cli.main import cli
@@ -253,6 +254,18 @@ def test_two_authorities_sign_a_change_of_the_authorities_in_turn(
     assert [key.hex() for key in request.terms.keys] == [keys[2], keys[0]]
     with pytest.raises(ConfigError, match="is no invite"):
         invoke("invite", "run", "--signed", "authorities-1.json")
+
+
+def test_a_run_that_names_its_text_by_a_word_alone_says_so(tmp_path: Path) -> None:
+    """Two machines made two texts of `english`, and trained one model on the tokens of both, without a word."""
+    told = invoke("init", "tiny", "--dir", str(tmp_path / "run")).stderr
+    assert "text 'english' is by this name alone" in told and "`dilocoxd start --no-run`" in told
+    manifest = open_run_dir(tmp_path / "run").load()[0]
+    hashes = {
+        "data": manifest.data.model_copy(update={"sha256": "1" * 64}),
+        "tokenizer": manifest.tokenizer.model_copy(update={"sha256": "2" * 64}),
+    }
+    assert unnamed_text(manifest) and not unnamed_text(manifest.model_copy(update=hashes))
 
 
 def test_keys_of_the_list_in_force_are_those_that_sign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
