@@ -9,6 +9,7 @@ from click import unstyle
 
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.answers.peers import Peer, Probation
+from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.doctor.command import screen
@@ -114,6 +115,13 @@ def test_status_of_a_site_that_has_not_begun_says_what_is_not_known() -> None:
         "round      7 exchanging, attempt 0, 2 sites in the one before",
         "swarm      2 training, 1 dead; 1,234,567 tokens in the model",
     ]
+
+
+def test_a_cut_that_would_be_faster_stands_beside_the_waits() -> None:
+    stages = StageSpeeds(compute_s=(0.1, 0.3), faster_layers=(6, 2), faster_saves=0.284)
+    told = status_screen(changed(status(), progress__stages=stages), [], None)
+    assert "21.0% for other stages, layers_per_stage = [6, 2] would save 28% of a step\n" in told
+    assert "layers_per_stage" not in status_screen(status(), [], None)
 
 
 def test_peers_begin_with_this_site_and_fit_a_terminal() -> None:
