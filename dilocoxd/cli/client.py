@@ -197,17 +197,16 @@ def checked_url(url: str) -> str:
 
 def client_for(target: str | None) -> ApiClient:
     """The API behind a URL, a host:port or a run directory; None: the run directory we are in, or the default."""
-    token = given_token()
     if target is None:
         if not Path("run.toml").is_file():
-            return ApiClient(DEFAULT_URL, token, is_guessed=True)
+            return ApiClient(DEFAULT_URL, given_token(), is_guessed=True)
         target = "."
     if "://" in target:
-        return ApiClient(checked_url(target), token)
+        return ApiClient(checked_url(target), given_token())
     if not Path(target).is_dir():
         if ":" not in target.partition("/")[0]:
             raise ConfigError(f"{target}: {no_such_directory(target)}")
-        return ApiClient(checked_url(f"http://{target}"), token)
+        return ApiClient(checked_url(f"http://{target}"), given_token())
     run_dir = open_run_dir(Path(target))
     manifest, site = run_dir.load()
     if site.api.port == 0:
@@ -215,9 +214,13 @@ def client_for(target: str | None) -> ApiClient:
             f"{target}: api.port = 0, so this site has no API; give it one with `dilocoxd config set {target}"
             " api.port=8080`, and start it again"
         )
-    token_path = run_dir.path / site.api.token_file
+    own = ""
     with contextlib.suppress(OSError, UnicodeDecodeError):  # reading needs none, and a command says what is missing
-        token = token_path.read_text("ascii").strip() or token  # a variable may be left over from another site
+        own = (run_dir.path / site.api.token_file).read_text("ascii").strip()
     return ApiClient(
-        site.api.base_url, token, site.api.tls_certificate, run_directory=target, run_id=str(manifest.run_id)
+        site.api.base_url,
+        own or given_token(),  # a variable may be left over from another site
+        site.api.tls_certificate,
+        run_directory=target,
+        run_id=str(manifest.run_id),
     )

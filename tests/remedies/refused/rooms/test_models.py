@@ -1,23 +1,35 @@
 """Models that no site can build or cut: refused in one sentence, and built once they are as it is said."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import torch
+from safetensors.numpy import load_file
 from torch import distributed as dist, nn
 
+import dilocoxd
+from dilocoxd.daemon.sampling import Sampler
 from dilocoxd.models import StageModule, StageSpan, build_stage, param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.models.config import Adapter
 from dilocoxd.models.hf import HfStage, transformers_config
 from dilocoxd.models.hf_cut import CutStage
 from dilocoxd.models.lora import adapt
+from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.store.installed_models import installed_model, require_transformers, required_model
+from dilocoxd.store.rundir import RunDir
+from dilocoxd.store.snapshots import ANCHOR_NAME
+from dilocoxd.trained.model_config import SpecialTokens, config_json
 from dilocoxd.trainer.pipeline import Pipeline, PipelineConfig
-from tests.remedies.refused.rooms.told import told
+from dilocoxd.wire.local.outer_worker import LoadState
+from tests.harness.outer_worker.in_process import InnerWorker
+from tests.remedies.refused.rooms.told import commanded, told
 from tests.remedies.refused.test_owners import as_anybody
+from tests.unit.library.test_describe import manifest_of
 from tests.unit.models.test_documents import model_of
 from tests.unit.models.test_models import make
 from tests.unit.models.test_own import Installed, config, installed
@@ -176,3 +188,20 @@ def test_a_class_that_takes_no_targets(_one_rank: None, monkeypatch: pytest.Monk
     with told("trainer/pipeline.py", "does not (takes_targets); set it to 0"):
         Pipeline(NATIVE, wanted, device=CPU)
     Pipeline(NATIVE, replace(wanted, loss_chunk_tokens=0), device=CPU)
+
+
+def test_a_module_of_somebodys_own_has_no_config(tmp_path: Path) -> None:
+    module = nn.Linear(2, 3)
+    dilocoxd.describe(module, tmp_path / "m")
+    manifest = manifest_of(tmp_path / "m")
+    with told("trained/model_config.py", "load snapshots/N/anchor.safetensors into your own module"):
+        config_json(manifest.model, SpecialTokens(), "float32")
+    sampler = Sampler(RunDir(tmp_path), has_own_loop=True)
+    with commanded("daemon/sampling.py", "load RUN_DIR/snapshots/ROUND/anchor.safetensors into it"):
+        asyncio.run(sampler.ask("some"))
+    worker = InnerWorker(make_plan(manifest))
+    worker.do(LoadState, "")
+    worker.write_snapshot(tmp_path / "0")
+    module.load_state_dict(
+        {name: torch.from_numpy(one) for name, one in load_file(tmp_path / "0" / ANCHOR_NAME).items()}
+    )

@@ -3,7 +3,6 @@
 Refused in one sentence, and done as that says; commands where there is one that leads there.
 """
 
-import asyncio
 import json
 import os
 import shutil
@@ -13,15 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.numpy import load_file, save_file
-from torch import nn
+from safetensors.numpy import save_file
 
-import dilocoxd
 from dilocoxd.cli.commands import new_manifest, own_text
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.daemon.sampling import Sampler
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest
 from dilocoxd.models.config import ModelConfig
@@ -29,7 +24,7 @@ from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.store.durable import hidden_folder
 from dilocoxd.store.log import SUFFIX, EntryLog, PayloadSource
 from dilocoxd.store.log_record import read_record
-from dilocoxd.store.rundir import RunDir, open_run_dir
+from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.store.snapshots import ANCHOR_NAME, INDEX_NAME, read_index
 from dilocoxd.trained.again.held import HeldFiles
 from dilocoxd.trained.anchor import AnchorFile, AnchorReader, anchor_of_snapshot
@@ -38,7 +33,6 @@ from dilocoxd.trained.found import find_run
 from dilocoxd.trained.incoming.first_state import complete_first_state, write_first_state
 from dilocoxd.trained.incoming.stored_state import StoredState
 from dilocoxd.trained.load import filled, frozen_model
-from dilocoxd.trained.model_config import SpecialTokens, config_json
 from dilocoxd.trained.numbers import to_bfloat16, to_float16, to_float32
 from dilocoxd.trained.tokenizer import TokenizerFiles, require_packed_with
 from dilocoxd.trainer.generate import load_anchor, newest_snapshot
@@ -49,10 +43,9 @@ from tests.harness.outer_worker.in_process import InnerWorker
 from tests.harness.outer_worker.run_on_disk import TEXT, RunOnDisk, make_run
 from tests.harness.published.directory import LINES, VOCAB, publish, save_tokenizer
 from tests.harness.published.prepared_here import prepared_here
-from tests.remedies.refused.rooms.told import commanded, stored, told
+from tests.remedies.refused.rooms.told import stored, told
 from tests.remedies.refused.rows import INIT
 from tests.remedies.test_findings import invoke
-from tests.unit.library.test_describe import manifest_of
 from tests.unit.models.families import FAMILY_CONFIGS
 from tests.unit.trained.test_parent import start
 
@@ -348,23 +341,6 @@ def test_a_snapshot_does_not_know_the_model_under_an_adapter(tmp_path: Path, mon
         frozen_model(find_run(Path("elsewhere/snapshots/0")))
     known = frozen_model(find_run(Path("run")))
     assert known is not None and known.open()
-
-
-def test_a_module_of_somebodys_own_has_no_config(tmp_path: Path) -> None:
-    module = nn.Linear(2, 3)
-    dilocoxd.describe(module, tmp_path / "m")
-    manifest = manifest_of(tmp_path / "m")
-    with told("trained/model_config.py", "load snapshots/N/anchor.safetensors into your own module"):
-        config_json(manifest.model, SpecialTokens(), "float32")
-    sampler = Sampler(RunDir(tmp_path), has_own_loop=True)
-    with commanded("daemon/sampling.py", "load RUN_DIR/snapshots/ROUND/anchor.safetensors into it"):
-        asyncio.run(sampler.ask("some"))
-    worker = InnerWorker(make_plan(manifest))
-    worker.do(LoadState, "")
-    worker.write_snapshot(tmp_path / "0")
-    module.load_state_dict(
-        {name: torch.from_numpy(one) for name, one in load_file(tmp_path / "0" / ANCHOR_NAME).items()}
-    )
 
 
 def test_numbers_that_are_too_large_for_half_precision() -> None:
