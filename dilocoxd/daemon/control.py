@@ -76,7 +76,7 @@ class DaemonControl:
         lifecycle.is_paused = True
         parts.events.emit(SitePaused(reason=reason))
         parts.tell_others()
-        return "the trainers stop at the next inner step; resume with `dilocoxd resume`"
+        return "the trainers stop at the next inner step; resume with `dilocoxd resume RUN_DIR`"
 
     def resume(self) -> str:
         """The trainers go on."""

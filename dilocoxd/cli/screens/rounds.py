@@ -23,7 +23,7 @@ def rounds_screen(rows: Sequence[RoundRow], width: int | None) -> str:
         Column("round", [str(row.round) for row in rows], is_number=True),
         Column("committed", [clock(row.committed_at) for row in rows], 1),
         Column("sites", [str(len(row.contributors)) if row.contributors else "-" for row in rows], is_number=True),
-        Column("we", ["yes" if row.is_contributor else "no" for row in rows], 2),
+        Column("we", [_we(row) for row in rows], 2),
         Column("attempts", [str(row.attempts) if row.attempts is not None else "-" for row in rows], 5, is_number=True),
         Column("gather", [_took(row.times.gather_s) for row in rows], 4, is_number=True),
         Column("exchange", [_took(row.times.exchange_s) for row in rows], 1, is_number=True),
@@ -33,6 +33,13 @@ def rounds_screen(rows: Sequence[RoundRow], width: int | None) -> str:
         Column("idle", [_took(row.trainer_idle_s) for row in rows], 3, is_number=True),
     ]
     return table(columns, width, [row.failures for row in rows])
+
+
+def _we(row: RoundRow) -> str:
+    """Whether we are in it; of one that is under way nobody knows."""
+    if row.is_contributor:
+        return "yes"
+    return "no" if row.committed_at else "-"
 
 
 def _took(seconds: float | None) -> str:

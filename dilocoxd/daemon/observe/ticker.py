@@ -49,7 +49,8 @@ class Ticker:
         """The line that is due, or empty. `newest`: the committed round of the highest number."""
         if self._began is None:
             self._began = now
-        if self._round is None:
+        is_of_before = newest is not None and newest.committed_at < status.started_at
+        if self._round is None or is_of_before:  # what an earlier life committed is remembered, and no news
             self._round = newest.round if newest is not None else -1
         state = f"{status.state}/{_stem(status.waiting_for)}"
         if state != self._state:

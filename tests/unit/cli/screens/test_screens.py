@@ -210,6 +210,6 @@ def test_rounds_at_80_columns() -> None:
         "round  committed  sites  we   attempts  gather  exchange      up    down   idle",
         "    5  14:06:02       3  yes         1   2.0 s      14 s  1.0 MB  1.5 MB  0.2 s",
         "    attempt 0: attic did not answer",
-        "    6  -              -  no          -       -         -       -       -      -",
+        "    6  -              -  -           -       -         -       -       -      -",
         "(with --wide: apply)",
     ]

@@ -39,11 +39,11 @@ def status(**changes: Any) -> Status:
     return found
 
 
-def row(number: int, *, is_ours: bool = True) -> RoundRow:
+def row(number: int, *, is_ours: bool = True, committed_at: float = 2e9) -> RoundRow:
     who = [Contributor(peer=peer, phase=1, tokens=1, inner_steps=1, base_round=0) for peer in PEERS[:2]]
     return RoundRow(
         round=number, contributors=tuple(who), is_contributor=is_ours, bytes_sent=312_000, bytes_received=600_000,
-        committed_at=1.0,
+        committed_at=committed_at,
     )  # fmt: skip
 
 
@@ -164,3 +164,11 @@ def test_rounds_faster_than_a_second_share_a_line_and_old_ones_are_not_told() ->
         ["round 9", "2/3 sites"],
         ["round 13", "2/3 sites"],
     ]
+
+
+def test_rounds_of_an_earlier_life_are_no_news() -> None:
+    """After a restart the newest round that the site remembered was told as one that had just been committed."""
+    ticker, before = Ticker(), row(11, committed_at=FakeView(13).status().started_at - 60)
+    told = [ticker.look(status(state="starting"), None, 0.0), ticker.look(status(), before, 5.0)]
+    assert not [line for line in told if line.startswith("round 11")]
+    assert ticker.look(status(), row(12), 10.0).startswith("round 12  2/3 sites")
