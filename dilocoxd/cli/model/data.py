@@ -92,13 +92,14 @@ def _run(*arguments: str) -> int:
         tie()
 
     with subprocess.Popen(command, preexec_fn=begin) as process:  # noqa: PLW1509 (no other thread of ours runs)
+        code = None
         try:
             code = process.wait()
-        except BaseException:
-            process.kill()
-            if sys.stderr.isatty():
-                click.echo(SHOW_CURSOR, err=True)  # its bar has hidden it
-            raise
+        finally:
+            if code is None:  # we are told to stop
+                process.kill()
+                if sys.stderr.isatty():
+                    click.echo(SHOW_CURSOR, err=True)  # its bar has hidden it
     if code < 0:
         tell(f"dilocoxd: {cause_of(code, '')}; repeat the command")
         return FAILED
