@@ -10,6 +10,32 @@ from dilocoxd.answers.words import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnreachedSite:
+    """Another site that a node does not reach, so that the head sends to it."""
+
+    peer_id: str
+    reason: Annotated[str, told("Why not, in words.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSends:
+    """What the node of an outer part sends to other sites itself (network.data = "nodes"), since the daemon started."""
+
+    payloads: Annotated[Count, told("Payloads of the part that went from the node straight to other sites.")]
+    bytes: Annotated[Count, told("Of these.")]
+    payloads_by_head: Annotated[
+        Count,
+        told(
+            "Payloads of the part that the head tried to send in its place: it did not reach the site, failed or"
+            " was not there."
+        ),
+    ]
+    bytes_by_head: Annotated[Count, told("Of these.")]
+    reached: Annotated[tuple[str, ...], told("Peer ids of the sites whose data ports it reaches.")]
+    unreached: tuple[UnreachedSite, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodePart:
     """An outer part that runs on a node."""
 
@@ -19,6 +45,7 @@ class NodePart:
     ]
     state: Annotated[Literal["starting", "waiting", "running"], told("waiting: no node is there that could run it.")]
     since: Unix
+    sends: Annotated[NodeSends | None, told('null: the head sends all payloads (network.data = "head").')] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +83,20 @@ def nodes_in_words(nodes: Nodes | None) -> str:
     parts = [_running(nodes.parts, "outer part")] if nodes.parts or not nodes.stages else []
     parts += [_running(nodes.stages, "pipeline stage")] if nodes.stages else []
     parts += [f"{plural(nodes.free_places, 'free place')}"] if nodes.free_places else []
+    parts += [sent] if (sent := _sent(nodes.parts)) else []
     refused = f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}"
     return "; ".join([*parts, *([refused] if nodes.refused else [])])
+
+
+def _sent(parts: Sequence[NodePart]) -> str:
+    """What nodes send to other sites themselves; empty: nothing."""
+    sends = [each.sends for each in parts if each.sends is not None]
+    if not sends:
+        return ""
+    payloads, by_head = sum(each.payloads for each in sends), sum(each.payloads_by_head for each in sends)
+    unreached = len({site.peer_id for each in sends for site in each.unreached})
+    some = f", {plural(unreached, 'site')} not reached by all" if unreached else ""
+    return f"{plural(payloads, 'payload')} sent by nodes, {by_head:,} in their place by the head{some}"
 
 
 def _running(places: Sequence[Place], what: str) -> str:

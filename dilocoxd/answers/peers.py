@@ -43,6 +43,10 @@ class Peer:
         Literal["direct", "relay", ""],
         told("How p2pd is connected to it: directly (a punched hole included), only through a relay; empty: not now."),
     ] = ""
+    data_parts: Annotated[
+        tuple[Count, ...],
+        told('Outer parts on nodes whose nodes send payloads to it themselves (network.data = "nodes").'),
+    ] = ()
     probation: Annotated[Probation | None, told("null: it counts in full.")] = None
     inner_loss: Annotated[
         float | None,

@@ -31,7 +31,7 @@ OUTER_PARTS_MAX: Final = 64
 def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
     """What keeps this site from training this run, a sentence each; the trainers would refuse it after their start."""
     if manifest.model.kind == "external":
-        return [*_own_loop_problems(site), *_outer_parts_problems(site)]
+        return [*_own_loop_problems(site), *_outer_parts_problems(site), *_uploads_problems(site)]
     parallel, layers = site.parallel, manifest.model.num_layers
     batch = parallel.sequences(manifest.inner.batch_sequences)
     stages = parallel.stages * parallel.stages_per_process
@@ -76,7 +76,8 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
             f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
         )
     found += _tensor_problems(manifest, parallel.tensor)
-    return [*found, *_stages_on_nodes_problems(manifest, site), *_outer_parts_problems(site)]
+    found += _stages_on_nodes_problems(manifest, site)
+    return [*found, *_outer_parts_problems(site), *_uploads_problems(site)]
 
 
 def _tensor_problems(manifest: Manifest, tensor: int) -> Iterator[str]:
@@ -150,6 +151,22 @@ def _outer_parts_problems(site: SiteConfig) -> Iterator[str]:
         yield (
             f"workers.outer_parts = {here} and cluster.outer_parts = {away} are {here + away} parts, and a site may"
             f" have {OUTER_PARTS_MAX}; lower one of them"
+        )
+
+
+def _uploads_problems(site: SiteConfig) -> Iterator[str]:
+    """What nodes that send payloads themselves need."""
+    if site.network.data != "nodes":
+        return
+    if not site.cluster.outer_parts:
+        yield (
+            "network.data = 'nodes', but no outer part of this site runs on a node (cluster.outer_parts = 0); set"
+            " network.data to 'head', or cluster.outer_parts to how many are to run on nodes"
+        )
+    if not site.network.data_connections:
+        yield (
+            "network.data = 'nodes', but nodes send by data connections alone and network.data_connections = 0 turns"
+            " them off; set network.data to 'head', or raise network.data_connections"
         )
 
 

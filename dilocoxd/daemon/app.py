@@ -44,6 +44,7 @@ from dilocoxd.daemon.round.driver import RoundDriver
 from dilocoxd.daemon.side_jobs import run_aside
 from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.starting import catch_up, meet_others
+from dilocoxd.daemon.uploads.opening import open_uploads
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
 from dilocoxd.ids import Digest, PeerId
@@ -268,6 +269,11 @@ class App:
         daemon.members.follow_chain()
         await daemon.round_history.recall(daemon.log, daemon.opened.run_dir.events)
         transfers = await daemon.make_rounds(payloads)
+        transfers.uploads = uploads = open_uploads(
+            daemon.site, daemon.opened.config.network, daemon.swarm, daemon.opened.identity
+        )
+        if uploads is not None:
+            helpers.append(group.create_task(uploads.run(), name="uploads of nodes"))
         assert daemon.rounds is not None
         helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
         helpers.append(group.create_task(self._watch_rounds(daemon.rounds), name="end of rounds"))

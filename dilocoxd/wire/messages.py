@@ -11,7 +11,7 @@ from dilocoxd.wire.entry import CONTRIBUTORS_MAX, EVIDENCE_MAX, Contribution, Ev
 from dilocoxd.wire.merkle import PROOF_MAX
 
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 1
+PROTOCOL_MINOR = 2
 MESSAGE_BYTES_MAX = 1 << 20
 RECORD_BYTES_MAX = 8192
 

@@ -133,6 +133,16 @@ class NetworkSection(Section):
             le=32,
         ),
     ] = 8
+    data: Annotated[
+        Literal["head", "nodes"],
+        knob(
+            "Who sends payloads of outer parts that run on nodes (cluster.outer_parts) to other sites: the head, or the"
+            " nodes themselves, by data connections of their own that they open; where a node does not reach a site the"
+            " head sends. What other sites send comes to the head in any case.",
+            unit="choice",
+            cost="nodes: they need a way to the data ports of other sites, and a clock that is right to a minute.",
+        ),
+    ] = "head"
     upload_bytes_per_s_max: Annotated[
         int, knob("Most bytes sent per second; 0 is no limit.", unit="bytes/s", cost="exchanges last longer.", ge=0)
     ] = 0

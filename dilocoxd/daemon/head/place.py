@@ -3,11 +3,12 @@
 import asyncio
 import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from dilocoxd.answers.nodes import NodePart
+from dilocoxd.answers.nodes import NodePart, NodeSends
 from dilocoxd.daemon.head.door import CHOICE_S, Held, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
@@ -44,6 +45,8 @@ class NodePlace:
         self._is_attached = False
         self.seen = NodePart(part=part.number, node=last_nodes.of(part.served), state="starting", since=time.time())
         """For people."""
+        self.sends: Callable[[], NodeSends | None] = lambda: None
+        """Likewise; daemon/uploads/orders.py fills it in."""
 
     def _note_wait(self) -> None:
         if self.seen.state != "waiting":

@@ -78,6 +78,7 @@ async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
             group.create_task(keep_reaper(mark), name="reaper")
             group.create_task(server.serve(), name="local server")
             group.create_task(fork_server.run(), name="fork server")
+            group.create_task(world.uplink.run(), name="data connections to other sites")
             for slot in slots:
                 group.create_task(slot.run(), name=f"slot for {slot.what} {slot.number}")
     finally:

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from dilocoxd.daemon.node.part_uploads import PartUploads
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.forked import OUTER_MODULE, ForkLaunch, Workers
@@ -57,6 +58,7 @@ class PartLife:
         self._folder = folder
         self._generation = generation
         self._queue: asyncio.Queue[Any] = asyncio.Queue(QUEUE_MAX)
+        self._uploads = PartUploads(world.uplink, buffers, self._say)
         self._connection: Connection | None = None
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -77,6 +79,9 @@ class PartLife:
             except WorkerError as error:
                 self._end(str(error))
                 return
+        self._say(message)
+
+    def _say(self, message: Any) -> None:
         self._put(node.FromPart(LOCAL_MESSAGES.encode(message)))
 
     def on_ended(self, reason: str) -> None:
@@ -110,6 +115,7 @@ class PartLife:
                     group.create_task(self._take_all(), name="from the head"),
                     group.create_task(self._send_all(), name="to the head"),
                     group.create_task(self._watch(workers), name="exit of a part"),
+                    group.create_task(self._uploads.run(), name="uploads of a part"),
                 ]
                 reason = await self._over
                 for task in tasks:
@@ -181,7 +187,9 @@ class PartLife:
     def _take(self, message: Any) -> None:
         match message:
             case node.ToPart(body, worker):
-                self._tell(self._connection_of(worker), LOCAL_MESSAGES.decode(body))
+                told = LOCAL_MESSAGES.decode(body)
+                if not self._uploads.take(told):
+                    self._tell(self._connection_of(worker), told)
             case node.WriteBuffer(name, offset, data):
                 self._buffers.write(name, offset, data)
             case node.PunchBuffer(name):

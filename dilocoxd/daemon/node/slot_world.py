@@ -1,9 +1,10 @@
 """What all places of a node have in common."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from dilocoxd.daemon.node.uplink import Uplink
 from dilocoxd.daemon.workers.fork_server import ForkServer
 
 
@@ -19,3 +20,5 @@ class SlotWorld:
     mark: str
     socket_path: Path
     tell: Callable[[str], None]
+    uplink: Uplink = field(default_factory=Uplink)
+    """To other sites."""

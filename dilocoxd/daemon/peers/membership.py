@@ -161,6 +161,7 @@ class MembershipDriver:
             link_bytes_per_s=self._swarm.bulk_out.bytes_per_s.get(peer),
             has_data=ways.is_data,
             no_data_reason=ways.reason,
+            data_parts=ways.parts,
             incarnation=record.incarnation,
             way=self._way(peer),
             probation=probation_of(chain, peer),

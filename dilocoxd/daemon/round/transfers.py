@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Hashable
+from enum import Enum, auto
 from typing import Final, Protocol
 
 from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
@@ -29,6 +30,25 @@ SENDS_PER_PEER: Final = 64
 """Under way at a time; the sender writes a few of them, the others wait for their receipts: a long link holds many."""
 NOT_WANTED: Final = "not_wanted"
 BAD_ROOT: Final = "bad_root"
+
+
+class ByNode(Enum):
+    """What became of a payload that a node was to send itself."""
+
+    DONE = auto()
+    """The peer has confirmed it."""
+    NOT_BEGUN = auto()
+    """It is to be sent from here."""
+    BROKEN = auto()
+    """Likewise, and the peer may have some of it."""
+
+
+class Uploads(Protocol):
+    """Nodes of this site that send payloads of their outer parts themselves (daemon/uploads/orders.py)."""
+
+    async def send(self, peer: PeerId, header: SegmentHeader, place: Place, *, is_new: bool) -> ByNode:
+        """What became of it. Raises Refused when the peer does not want it."""
+        ...
 
 
 class Descriptors(Protocol):
@@ -66,6 +86,8 @@ class Transfers:
         self._buffers = buffers
         self._payloads = payloads
         self._sender, self._receiver = bulk
+        self.uploads: Uploads | None = None
+        """None: everything leaves from here."""
         self._tell = tell
         self._sends = PeerGates(SENDS_PER_PEER)
         self._running: dict[asyncio.Task[None], SegmentKey] = {}
@@ -134,7 +156,12 @@ class Transfers:
         try:
             async with self._sends.to(order.peer), self._counted():
                 header, is_new = self._header(order, place), self._is_new(order)
-                await self._sender.send_segment(order.peer, header, self.region(place), attempts=1, is_new=is_new)
+                way = ByNode.NOT_BEGUN
+                if self.uploads is not None:
+                    way = await self.uploads.send(order.peer, header, place, is_new=is_new)
+                if way is not ByNode.DONE:
+                    source, is_new = self.region(place), is_new and way is ByNode.NOT_BEGUN
+                    await self._sender.send_segment(order.peer, header, source, attempts=1, is_new=is_new)
         except (PeerError, StoreError) as error:
             if not isinstance(error, Refused):
                 self._broken.add((order.peer, order.key))

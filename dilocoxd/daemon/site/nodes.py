@@ -1,5 +1,6 @@
 """The outer parts and pipeline stages of a site that run on nodes: how they are numbered, called, and let in."""
 
+import dataclasses
 import hashlib
 import secrets
 import uuid
@@ -90,7 +91,7 @@ class SiteNodes:
         if self.door is None:
             return None
         return Nodes(
-            parts=tuple(place.seen for place in self.parts),
+            parts=tuple(dataclasses.replace(place.seen, sends=place.sends()) for place in self.parts),
             stages=tuple(place.seen for place in self.stages),
             free_places=self.door.num_waiting,
             refused=self.door.refused,

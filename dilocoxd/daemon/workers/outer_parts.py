@@ -98,9 +98,11 @@ class PartsTogether:
                     return await self._once(request)
 
     def _owner_of(self, request: local.Reduce | local.ReduceAgain) -> int:
-        if isinstance(request, local.Reduce) and request.segment < len(self._owners):
-            return self._owners[request.segment]
-        return FIRST
+        return self.holder(request.segment) if isinstance(request, local.Reduce) else FIRST
+
+    def holder(self, segment: int) -> int:
+        """The part that has this segment; the first one for one that is none."""
+        return self._owners[segment] if segment < len(self._owners) else FIRST
 
     async def _once(self, request: Any) -> Any:
         outcome = self._done[1] if self._done is not None and self._done[0] == request else None

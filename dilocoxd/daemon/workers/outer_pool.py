@@ -127,6 +127,10 @@ class OuterPool:
         finally:
             self.ended.set()
 
+    def holder(self, segment: int) -> OuterWorker:
+        """The part that has this segment."""
+        return self.parts[self._together.holder(segment)]
+
     def stop(self) -> None:
         """Ask all to end by themselves; `run` returns when they have."""
         for part in self.parts:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.errands import Errands
 from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost, WorkerPlace, Workers
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.daemon.workers.supervisor import nap
@@ -17,7 +18,7 @@ from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.client import LINK_LOST_STATUS
 from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
-from dilocoxd.wire.local import outer_parts, outer_worker as local, worker as local_worker
+from dilocoxd.wire.local import outer_parts, outer_worker as local, uploads, worker as local_worker
 
 Answer = (
     local.StateReady
@@ -85,6 +86,7 @@ class _Session:
         self.described: asyncio.Future[local.Described] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
         self.pending: dict[int, asyncio.Future[Any]] = {}
+        self.errands = Errands(connection.send)
         self.last_sign = loop.time()
         self._number = 0
 
@@ -100,6 +102,8 @@ class _Session:
                 future = self.pending.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(RequestRefused(message.kind, message.detail))
+            case _ if isinstance(message, uploads.FROM_NODE):
+                self.errands.on_message(message)
             case _ if isinstance(message, ANSWERS):
                 future = self.pending.get(message.request)
                 if future is not None and not future.done():
@@ -110,6 +114,7 @@ class _Session:
     def on_ended(self, reason: str) -> None:
         if not self.ended.done():
             self.ended.set_result(reason)
+            self.errands.end(reason)
         for future in (self.described, *self.pending.values()):
             if not future.done():
                 future.set_exception(WorkerError(f"the outer worker is gone: {reason}"))
@@ -159,6 +164,11 @@ class OuterWorker:
     def is_up(self) -> bool:
         """It has its buffers and answers requests."""
         return self._session is not None and not self._session.ended.done()
+
+    @property
+    def errands(self) -> Errands | None:
+        """Of the node that it runs on, if it does; None: it does not run."""
+        return self._session.errands if self._session is not None and self.is_up else None
 
     def admit(self, hello: local_worker.WorkerHello, connection: Connection) -> _Session | None:
         """Let the worker in that we started last, once."""

@@ -32,6 +32,7 @@ from dilocoxd.wire.local import buffers as local_buffers, node
 from dilocoxd.wire.local.outer_parts import HashSnapshot, PartAdopted
 from dilocoxd.wire.local.outer_worker import LoadState, Settle, Settled, StateReady
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
+from dilocoxd.wire.local.uploads import FROM_NODE, TO_NODE
 from dilocoxd.wire.local.worker import Attach, Stop, WorkerFailed, WorkerHello
 
 STOP_S: Final = 5.0
@@ -102,6 +103,8 @@ class Relay:
                 self._pass_on(message)
                 self._ended.wait(STOP_S)
                 return
+            elif isinstance(message, TO_NODE):
+                self._pass_on(message)
             elif isinstance(message, HashSnapshot):
                 assert self._snapshots is not None
                 self._snapshots.hash_chunks(message)  # here is all that the part wrote
@@ -202,6 +205,9 @@ class Relay:
     def _said(self, answer: Any) -> None:
         if isinstance(answer, WorkerHello) or answer is None:
             return  # we have said ours
+        if isinstance(answer, FROM_NODE):
+            self._report.send(answer)  # of the node itself, with numbers of their own
+            return
         request = self._asked.pop(getattr(answer, "request", -1), None)
         if request is None or isinstance(answer, WorkerFailed) or self._files is None:
             self._report.send(answer)

@@ -29,9 +29,13 @@ SUBJECT: Final = "dilocoxd data"
 CERTIFICATE_BYTES_MAX: Final = 4096
 _SINCE: Final = datetime.datetime(2000, 1, 1)
 _UNTIL: Final = datetime.datetime(9999, 12, 31)
-"""No clock decides here: a key lives as long as its daemon."""
+"""No clock decides about daemons: their keys live as long as they do. Those of nodes (nodes.py) end."""
 _NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL, for which `ssl` has no name: dates that others write are not compared."""
+NODE_SUBJECT: Final = "dilocoxd node"
+"""Of a key that one machine of a site has beside its daemon (I12.3)."""
+NODE_LATE: Final = datetime.timedelta(seconds=60)
+"""So far clocks of two sites may be apart (I7)."""
 
 
 def _name(text: str) -> x509.Name:
@@ -39,24 +43,36 @@ def _name(text: str) -> x509.Name:
 
 
 def _certificate(
-    subject: str, issuer: str, key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey, *, is_ca: bool
+    subject: str,
+    issuer: str,
+    key: rsa.RSAPublicKey | ec.EllipticCurvePublicKey,
+    *,
+    is_ca: bool,
+    until: datetime.datetime | None = None,
 ) -> x509.CertificateBuilder:
     constraints = x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None)
     return x509.CertificateBuilder(
-        _name(issuer), _name(subject), key, x509.random_serial_number(), _SINCE, _UNTIL
+        _name(issuer), _name(subject), key, x509.random_serial_number(), _SINCE, until or _UNTIL
     ).add_extension(constraints, critical=True)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """Of a TLS certificate (I12.1)."""
+    return ec.generate_private_key(ec.SECP256R1())
 
 
 class Credentials:
     """Our TLS key with its certificate, and how others are recognised by theirs."""
 
     def __init__(self, identity: Identity) -> None:
-        own = ec.generate_private_key(ec.SECP256R1())
-        issued = identity.issue(_certificate(SUBJECT, identity.peer_id, own.public_key(), is_ca=False))
+        own = new_key()
+        self._hold(own, identity.issue(_certificate(SUBJECT, identity.peer_id, own.public_key(), is_ca=False)))
+
+    def _hold(self, own: ec.EllipticCurvePrivateKey, issued: x509.Certificate) -> None:
         self._pem = issued.public_bytes(serialization.Encoding.PEM) + own.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        self._anchor_key = ec.generate_private_key(ec.SECP256R1())
+        self._anchor_key = new_key()
 
     def anchor(self, peer: PeerId, public_key_der: bytes) -> bytes:
         """DER of the certificate by which TLS believes what `peer` has certified. Its key is known to be RSA-2048."""
@@ -95,6 +111,17 @@ class Credentials:
         return context
 
 
+def is_of_node(certificate: x509.Certificate) -> bool:
+    """A node showed it, not the daemon of its site."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return [name.value for name in names] == [NODE_SUBJECT]
+
+
+def is_over(certificate: x509.Certificate) -> bool:
+    """Its last day has passed, by our clock."""
+    return certificate.not_valid_after_utc < datetime.datetime.now(datetime.UTC) - NODE_LATE
+
+
 def proven_peer(certificate_der: bytes | None, keys: Mapping[PeerId, bytes]) -> PeerId:
     """Whose identity key signed the certificate. `keys`: DER of those that we know. Raises WireError(bad_handshake)."""
     if not certificate_der or len(certificate_der) > CERTIFICATE_BYTES_MAX:
@@ -108,6 +135,8 @@ def proven_peer(certificate_der: bytes | None, keys: Mapping[PeerId, bytes]) -> 
         key = serialization.load_der_public_key(keys[peer])
         assert isinstance(key, rsa.RSAPublicKey), "keys are checked where records are"
         key.verify(found.signature, found.tbs_certificate_bytes, padding.PKCS1v15(), hashes.SHA256())
+        if is_of_node(found) and is_over(found):
+            raise WireError("bad_handshake", "the certificate of a node has ended; look at the clocks of both sites")
     except (ValueError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise WireError("bad_handshake", f"a certificate that is not right: {type(error).__name__}") from None
     return peer

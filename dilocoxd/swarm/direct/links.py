@@ -57,6 +57,8 @@ class DataLink:
     sock: Options
     omits_digests: bool = False
     """Whether the other side takes pieces without a digest."""
+    is_of_node: bool = False
+    """It came from a node of the peer, which may be cut off while the peer is not."""
     idle_since: float = 0.0
     num_under_way: int = 0
     """Exchanges that have begun and are not over."""

@@ -16,6 +16,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.ipc.accepting import accepted
 from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_peer
 from dilocoxd.swarm.direct.links import DataLink, accept_link
+from dilocoxd.swarm.direct.nodes import is_from_node
 from dilocoxd.swarm.direct.vestibule import Vestibule, Visitor
 
 KEYS_MAX: Final = 1024
@@ -107,6 +108,7 @@ class DataListener:
         try:
             link = await accept_link(conn, context)
             peer = proven_peer(link.certificate(), self._keys)
+            link.is_of_node = is_from_node(link.certificate())
             if link.protocol() not in PROTOCOLS:
                 raise WireError("bad_handshake", "a data connection for something unknown")
         except (PeerError, WireError) as error:

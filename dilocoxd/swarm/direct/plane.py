@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Mapping, Set
 from typing import Final
 
 from dilocoxd.errors import PeerError, WireError
@@ -19,6 +19,7 @@ from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_pe
 from dilocoxd.swarm.direct.links import DataLink, open_link
 from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.looks import HostLooks
+from dilocoxd.swarm.direct.nodes import is_from_node
 from dilocoxd.swarm.direct.refusals import look
 from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
@@ -70,6 +71,8 @@ class DataPlane:
         self._looking: set[PeerId] = set()
         self.is_connected: Callable[[PeerId], Awaitable[bool]] = _always
         self.on_gone: Callable[[PeerId], None] = lambda peer: None
+        self.parts_reaching: Callable[[PeerId], tuple[int, ...]] = lambda peer: ()
+        """See RouteView."""
         self.on_hosts: Callable[[HostsHeard], None] = lambda heard: None
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
@@ -143,7 +146,17 @@ class DataPlane:
         if route is None:
             return RouteView(False, "it offers no data port")
         reason = "" if route.is_open else route.last_error or "not tried yet"
-        return RouteView(route.is_open, reason, sum(map(len, route.idle.values())))
+        return RouteView(route.is_open, reason, sum(map(len, route.idle.values())), self.parts_reaching(peer))
+
+    def routes(self) -> Mapping[PeerId, Route]:
+        """Of all peers that offer a data port; to be read only."""
+        return self._routes
+
+    def renew(self, credentials: Credentials) -> None:
+        """Show this certificate from now on; connections that are open stay."""
+        self._credentials = credentials
+        for route in self._routes.values():
+            route.contexts.clear()
 
     # ---- trying -----------------------------------------------------------------------------------------------
 
@@ -170,7 +183,8 @@ class DataPlane:
 
     def _links(self) -> dict[PeerId, list[DataLink]]:
         return {
-            peer: [*route.resting(), *route.used, *self.listener.links(peer)] for peer, route in self._routes.items()
+            peer: [*route.resting(), *route.used, *(one for one in self.listener.links(peer) if not one.is_of_node)]
+            for peer, route in self._routes.items()
         }
 
     def _look_at_ended(self, group: asyncio.TaskGroup) -> None:
@@ -244,6 +258,8 @@ class DataPlane:
         link, is_welcome = await open_link(host, route.port, self._context(route, protocol), timeout_s=connect_s), False
         try:
             proven_peer(link.certificate(), {route.peer: route.public_key})
+            if is_from_node(link.certificate()):
+                raise PeerError(f"a node of {route.peer} answers at its data port, which takes nothing for it")
             if link.protocol() != protocol:
                 raise PeerError(f"{route.peer} knows no data connections for {protocol}")
             stream = FrameStream(route.peer, link.channel, link.channel, progress_timeout_s=self.progress_timeout_s)
@@ -253,6 +269,7 @@ class DataPlane:
                 raise PeerError(f"{route.peer} is in another run, or speaks another protocol")
             link.channel.on_ended = lambda: self._note_end(route)
             link.omits_digests = hello.protocol_minor >= UNDIGESTED_SINCE_MINOR
+            route.minor = hello.protocol_minor
             is_welcome = True
         except WireError as error:
             raise PeerError(f"{route.peer}: {error.detail}") from error

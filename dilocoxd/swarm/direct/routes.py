@@ -41,6 +41,8 @@ class Route:
     """Connections with an exchange on them."""
     num_opening: int = 0
     """Connections on which the peer has not welcomed us yet."""
+    minor: int = 0
+    """Minor version of the protocol that it named when it last welcomed us."""
 
     def succeeded(self, host: str) -> None:
         """Its data port answers at `host`."""
@@ -105,3 +107,5 @@ class RouteView:
     reason: str
     """Why not, in words; empty with data connections."""
     num_idle: int = 0
+    parts: tuple[int, ...] = ()
+    """Outer parts on nodes of this site whose nodes reach it by data connections of their own."""

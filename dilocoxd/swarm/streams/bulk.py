@@ -241,13 +241,14 @@ class BulkSender:
     def __init__(self, gate: StreamGate, throttle: Throttle | None = None, *, lanes_max: int = LANES_MAX) -> None:
         self._gate = gate
         self._lanes_max = lanes_max
-        self._throttle = throttle
+        self.throttle = throttle
         self.counts: Counter[str] = Counter()
         """payloads_sent, bytes_sent (pieces, repeated ones too), offers_repeated."""
-        self._speeds = SendingSpeeds()
-        self.bytes_per_s = self._speeds.bytes_per_s
+        self.speeds = SendingSpeeds()
+        """Of all that is sent from this site, by whatever machine."""
+        self.bytes_per_s = self.speeds.bytes_per_s
         """Smoothed speed of recent payloads together, per receiver."""
-        self.sending_speed = self._speeds.fastest
+        self.sending_speed = self.speeds.fastest
         """Measured bytes per second (0 = not known yet) while a payload is being sent; None while none is."""
         self._lanes = PeerGates(LANES_PER_PEER)
 
@@ -261,7 +262,7 @@ class BulkSender:
         if source.length != header.segment_bytes:
             raise ValueError(f"region of {source.length} bytes for a segment of {header.segment_bytes}")
         failures, num_bytes, is_there = 0, 0, False
-        self._speeds.begin(peer)
+        self.speeds.begin(peer)
         try:
             while not is_there:
                 num_lanes = max(1, min(self._lanes_max, -(-source.length // LANE_BYTES)))
@@ -273,7 +274,7 @@ class BulkSender:
                     self.counts["offers_repeated"] += 1
                     await asyncio.sleep(min(2.0, 0.1 * 2**failures))
         finally:
-            self._speeds.end(peer, num_bytes if is_there else None)
+            self.speeds.end(peer, num_bytes if is_there else None)
         self.counts["payloads_sent"] += 1
 
     async def _try_once(self, sending: _Sending, *, is_last: bool) -> bool:
@@ -376,8 +377,8 @@ class BulkSender:
 
     async def _send_piece(self, stream: FrameStream, sending: _Sending, index: int) -> None:
         data = await sending.source.read_piece(index)
-        if self._throttle is not None:
-            await self._throttle(len(data))
+        if self.throttle is not None:
+            await self.throttle(len(data))
         await stream.write(FrameKind.PIECE, encode_piece_header(index), data)
         self.counts["bytes_sent"] += len(data)
         sending.num_bytes += len(data)

@@ -56,6 +56,17 @@ from dilocoxd.wire.local.trainer import (
     TrainerReady,
     TrainerStopped,
 )
+from dilocoxd.wire.local.uploads import (
+    AskUploadKey,
+    PayloadSent,
+    PayloadsMove,
+    SendPayload,
+    StopPayload,
+    UploadKey,
+    UploadPass,
+    UploadPeer,
+    UploadWay,
+)
 from dilocoxd.wire.local.worker import Attach, Stop, WorkerAlive, WorkerFailed, WorkerHello
 
 LOCAL_MESSAGE_BYTES_MAX = 16 << 20
@@ -120,6 +131,15 @@ LOCAL_MESSAGES = Registry(
         134: TakeMoments,
         136: GiveMoments,
         138: Moved,
+        140: AskUploadKey,
+        142: UploadKey,
+        144: UploadPass,
+        146: UploadPeer,
+        148: UploadWay,
+        150: SendPayload,
+        152: StopPayload,
+        154: PayloadsMove,
+        156: PayloadSent,
     },
     size_max=LOCAL_MESSAGE_BYTES_MAX,
 )

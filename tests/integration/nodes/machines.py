@@ -3,9 +3,10 @@
 import contextlib
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 
@@ -62,6 +63,22 @@ class Machines:
         names = {self.network.address(name): name for name in NODES}
         return {names[host]: each["stage"] for host, each in where.items()}
 
+    def sends(self) -> dict[str, Any]:
+        """What the node of the one part away sends itself (GET /v1/status)."""
+        (part,) = self.three.says("nodes")["parts"]
+        found: dict[str, Any] = part["sends"]
+        return found
+
+    def counted_from(self, name: str) -> Callable[[], int]:
+        """Bytes that `one` gets from this machine from now on, as the kernel there counts them."""
+        rule = ("INPUT", "-s", self.network.address(name), "-p", "tcp")
+        self.network.inside("one", "iptables", "-w", "-I", *rule)
+
+        def counted() -> int:
+            return int(self.network.inside("one", "iptables", "-w", "-nvxL", "INPUT").splitlines()[2].split()[1])
+
+        return counted
+
     def listened(self, name: str) -> set[str]:
         """Addresses at which something listens on a machine."""
         lines = Path(f"/proc/{self.network.pids(name)[0]}/net/tcp").read_text().splitlines()[1:]
@@ -70,12 +87,14 @@ class Machines:
 
     def until_missed(self, name: str, stage: int) -> None:
         """The site waits for this node, and for no other."""
-        address = f"({self.network.address(name)}) with stage {stage}, gone since"
+        address, what = f"({self.network.address(name)}) with ", f"stage {stage}, gone since"
 
         def is_missed() -> bool:
             status = self.three.status()
             told = str(status.get("waiting_for"))
-            return address in told and told.count("gone since") == 1 and "node_missing" in _alerts(status)
+            return (
+                address in told and what in told and told.count("gone since") == 1 and "node_missing" in _alerts(status)
+            )
 
         wait_until(is_missed, f"{name} is missed", PATIENCE_S, self.three.describe)
 
@@ -133,12 +152,14 @@ def made_run(one: NamespacedSite, three: NamespacedSite, folder: Path, more: Map
 
 
 @contextlib.contextmanager
-def running_machines(folder: Path, prefix: str, parts: int = 0) -> Iterator[Machines]:
-    """Both sites and the nodes of `three`, started. `parts`: outer parts on n1."""
+def running_machines(
+    folder: Path, prefix: str, parts: Mapping[str, int], more: Mapping[str, str] | None = None
+) -> Iterator[Machines]:
+    """Both sites and the nodes of `three`, started. `parts`: outer parts by node; `more`: of site.toml."""
     with namespaced(f"{prefix}{os.getpid() % 10000}", folder, ("one", "head", *NODES)) as (network, found):
         one, three, *_ = found
-        made_run(one, three, folder, {"cluster.outer_parts": str(parts)} if parts else {})
-        machines = Machines(network, one, three, folder, Fault(three), {"n1": parts})
+        made_run(one, three, folder, {"cluster.outer_parts": str(sum(parts.values())), **(more or {})})
+        machines = Machines(network, one, three, folder, Fault(three), dict(parts))
         with sites(one, three):
             one.start()
             three.start()

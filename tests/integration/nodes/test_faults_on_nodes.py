@@ -30,7 +30,7 @@ HEIGHT_MIN = 24
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    with running_machines(tmp_path_factory.mktemp("faults"), "nf", parts=1) as found:
+    with running_machines(tmp_path_factory.mktemp("faults"), "nf", {"n1": 1}) as found:
         wait_joint_round([found.one, found.three])
         yield found
 

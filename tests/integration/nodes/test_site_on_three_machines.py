@@ -1,4 +1,5 @@
 """A site whose three stages train on three machines, each with a network of its own, and a site of one: one model.
+One of its outer parts runs on a node too, and sends its payloads from there.
 
 Real daemons and real `dilocoxd node`s. What is lost, and comes back: a node with all that ran there and its disk, the
 daemon of the head, a cable. Each time the site says whom it misses, nobody trains alone, and the other site goes on.
@@ -8,12 +9,18 @@ The tests share the sites, which run on from one to the next. All moments of a r
 import os
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.harness.running.sites import wait_until
-from tests.harness.running.training import PATIENCE_S, wait_joint_round
+from tests.harness.running.training import (
+    PATIENCE_S,
+    assert_states_agree,
+    wait_contributions_after,
+    wait_joint_round,
+)
 from tests.integration.nodes.machines import NODES, Machines, running_machines
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -21,7 +28,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    with running_machines(tmp_path_factory.mktemp("three"), "tm") as found:
+    sends = {"network.data": '"nodes"'}
+    with running_machines(tmp_path_factory.mktemp("three"), "tm", {"n2": 1}, sends) as found:
         yield found
 
 
@@ -32,6 +40,37 @@ def test_site_on_three_machines_and_site_of_one_train_one_model(machines: Machin
     for name in NODES:
         assert machines.listened(name) == {machines.network.address(name)}, "what gloo says there is not sealed"
     assert "0.0.0.0" not in machines.listened("head")
+
+
+def test_payloads_of_a_part_on_a_node_go_from_there_to_the_other_site(machines: Machines) -> None:
+    """Past the head: the kernel of the other site counts what comes from the node, and the head sends none of it."""
+    one = machines.one.says("peer_id")
+    until_sends(machines, "it reaches the other site", lambda sends: sends["reached"] == [one])
+    counted, before = machines.counted_from("n2"), machines.sends()
+    until_sends(machines, "both have sent results", lambda sends: sends["payloads"] >= before["payloads"] + 8)
+    after = machines.sends()
+    num_bytes = after["bytes"] - before["bytes"]
+    assert num_bytes > 0 and counted() >= num_bytes
+    assert after["payloads_by_head"] == before["payloads_by_head"]
+    assert [peer["data_parts"] for peer in machines.three.get("/v1/peers") or []] == [[1]]
+    assert_states_agree(machines.one, machines.three)
+
+
+def test_node_that_a_firewall_keeps_from_the_other_site_leaves_its_payloads_to_the_head(machines: Machines) -> None:
+    machines.network.cut("n2", ["one"])
+    until_sends(machines, "it says so", lambda sends: [each["peer_id"] for each in sends["unreached"]] != [])
+    before, height = machines.sends(), machines.one.says("height")
+    until_sends(machines, "the head sends", lambda sends: sends["payloads_by_head"] > before["payloads_by_head"])
+    wait_contributions_after(machines.three, height)
+    assert machines.sends()["payloads"] == before["payloads"]
+    assert_states_agree(machines.one, machines.three)
+    machines.network.heal("n2")
+    until_sends(machines, "it sends again", lambda sends: sends["payloads"] > before["payloads"])
+    machines.until_back()
+
+
+def until_sends(machines: Machines, what: str, condition: Callable[[dict[str, Any]], bool]) -> None:
+    wait_until(lambda: condition(machines.sends()), what, PATIENCE_S, machines.three.describe)
 
 
 def test_node_that_loses_its_processes_and_its_disk_is_named_and_replaced(machines: Machines) -> None:

@@ -296,6 +296,24 @@ def test_parts_on_all_machines_together_are_as_many_as_can_be_placed(away: int, 
     assert OUTER_PARTS_MAX == PARTS_MAX
 
 
+@pytest.mark.parametrize(
+    ("network", "cluster", "told"),
+    [
+        ({}, {"outer_parts": 1}, ""),
+        ({"data": "nodes"}, {"outer_parts": 1}, ""),
+        ({"data": "nodes"}, {}, "set network.data to 'head', or cluster.outer_parts"),
+        ({"data": "nodes"}, {"stages": 1}, "no outer part of this site runs on a node"),
+        ({"data": "nodes", "data_connections": 0}, {"outer_parts": 1}, "or raise network.data_connections"),
+    ],
+)
+def test_nodes_that_cannot_send_payloads_are_told(
+    network: dict[str, object], cluster: dict[str, object], told: str
+) -> None:
+    tables = {"network": network, "cluster": cluster, "parallel": {"pipeline": 2}}
+    found = site_problems(new_manifest("tiny", {}), validated(SiteConfig, tables, source="test"))
+    assert [told in problem for problem in found] == ([True] if told else [])
+
+
 def test_stages_on_nodes_take_no_memory_of_the_head() -> None:
     whole, half = ({"parallel": {"pipeline": 4}, "cluster": {"stages": away}} for away in (0, 2))
     weights = [site_estimate(huge(), validated(SiteConfig, each, source="test")) for each in (whole, half)]

@@ -1,9 +1,11 @@
 """What a site waits for, as words behind `waits for`, and how far that is."""
 
+import dataclasses
+
 import pytest
 
 from dilocoxd.answers.members import Member
-from dilocoxd.answers.nodes import NodePart, Nodes, NodeStage, node_wait, nodes_in_words
+from dilocoxd.answers.nodes import NodePart, Nodes, NodeSends, NodeStage, UnreachedSite, node_wait, nodes_in_words
 from dilocoxd.daemon.observe.status import MAJORITY, site_wait, with_evicted
 from dilocoxd.daemon.site.interface import SiteStatus
 from dilocoxd.daemon.site.progress import SiteProgress
@@ -55,6 +57,16 @@ def test_parts_on_nodes_are_told_in_a_line() -> None:
     )
     assert nodes_in_words(Nodes(parts=parts[2:], stages=(), free_places=0, refused=0, refused_from="")) == (
         "0 of 1 outer part running"
+    )
+    sends = NodeSends(
+        payloads=34, bytes=9, payloads_by_head=1_002, bytes_by_head=9, reached=("a",),
+        unreached=(UnreachedSite(peer_id="b", reason="silent"),),
+    )  # fmt: skip
+    sending = dataclasses.replace(parts[0], sends=sends)
+    said = nodes_in_words(Nodes(parts=(sending,), stages=(), free_places=0, refused=0, refused_from=""))
+    assert said == (
+        "1 of 1 outer part running on gpu-2 (10.0.0.12); 34 payloads sent by nodes, 1,002 in their place by the head,"
+        " 1 site not reached by all"
     )
     stage = NodeStage(stage=1, node="gpu-3", state="running", since=0.0)
     said = nodes_in_words(Nodes(parts=(), stages=(stage,), free_places=0, refused=0, refused_from=""))

@@ -1,0 +1,133 @@
+"""Payloads of one outer part that its node sends to other sites itself, as the head orders: one life of the part."""
+
+import asyncio
+import contextlib
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from dilocoxd.daemon.node.uplink import Uplink
+from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.wire.local.uploads import (
+    FAILED,
+    NOT_HERE,
+    AskUploadKey,
+    PayloadSent,
+    PayloadsMove,
+    SendPayload,
+    StopPayload,
+    UploadKey,
+    UploadPass,
+    UploadPeer,
+    UploadWay,
+)
+from dilocoxd.wire.messages import PEER_MESSAGES, SegmentHeader
+
+LOOK_S: Final = 1.0
+ALIVE_LOOKS: Final = 5
+"""So many looks from one sign of life to the next."""
+_Bytes = tuple[str, int, bytes]
+"""Buffer, offset and sha256 of a payload."""
+
+
+class PartUploads:
+    """`run` beside the part; `take` what the head says."""
+
+    def __init__(self, uplink: Uplink, buffers: Buffers, say: Callable[[Any], None]) -> None:
+        """`say` is told what the head is to hear."""
+        self._uplink = uplink
+        self._buffers = buffers
+        self._say = say
+        self._is_wanted = False
+        self._group: asyncio.TaskGroup | None = None
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._proven: Counter[_Bytes] = Counter()
+        """Payloads under way whose hash was right when the first of them began; how many of each."""
+        self._told: dict[str, UploadWay] = {}
+
+    def take(self, message: Any) -> bool:
+        """Whether it was for us and not for the part. Raises WireError if it makes no sense."""
+        match message:
+            case AskUploadKey():
+                self._is_wanted = True
+                self._say(UploadKey(self._uplink.public_key))
+            case UploadPass():
+                self._uplink.take_pass(message)
+            case UploadPeer():
+                self._uplink.take_peer(message)
+            case SendPayload():
+                self._begin(message)
+            case StopPayload(request):
+                if request in self._under_way:
+                    self._under_way[request].cancel()
+            case _:
+                return False
+        return True
+
+    async def run(self) -> None:
+        """Until cancelled, and with it all that is under way."""
+        async with asyncio.TaskGroup() as group:
+            self._group, looks = group, 0
+            while True:
+                await asyncio.sleep(LOOK_S)
+                looks += 1
+                self._tell_ways()
+                if self._under_way and not looks % ALIVE_LOOKS:
+                    self._say(PayloadsMove())
+
+    def _tell_ways(self) -> None:
+        ways = {way.peer: way for way in self._uplink.ways()} if self._is_wanted else {}
+        for peer, way in ways.items():
+            if self._told.get(peer) != way:
+                self._say(way)
+        self._told = ways
+
+    def _begin(self, order: SendPayload) -> None:
+        header = PEER_MESSAGES.decode(order.header)
+        if not isinstance(header, SegmentHeader) or self._group is None:
+            raise WireError("unexpected_message", "no payload that could be sent")
+        number = order.request
+        task = self._group.create_task(self._send(order, header), name=f"payload {number} to {order.peer}")
+        self._under_way[number] = task
+        task.add_done_callback(lambda done: self._under_way.pop(number, None))
+
+    async def _send(self, order: SendPayload, header: SegmentHeader) -> None:
+        try:
+            answer = await self._sent(order, header)
+        except (OSError, KeyError) as error:
+            answer = PayloadSent(0, FAILED, detail=f"this node cannot read it: {error}"[:1000])
+        self._say(dataclasses.replace(answer, request=order.request))
+
+    async def _sent(self, order: SendPayload, header: SegmentHeader) -> PayloadSent:
+        length = header.segment_bytes
+        if order.offset + length > self._buffers.size(order.buffer):
+            return PayloadSent(0, NOT_HERE, detail=f"{order.buffer} has no such place here")
+        with contextlib.closing(_Lent(self._buffers.fd(order.buffer))) as lent:
+            source, what = Region(lent.fd, order.offset, length), (order.buffer, order.offset, header.segment_sha256)
+            # What a head that started anew offers may lie at the head alone; wrong bytes would count against our site.
+            if not self._proven[what] and await source.sha256() != header.segment_sha256:
+                return PayloadSent(0, NOT_HERE, detail=f"what lies in {order.buffer} here is another payload")
+            self._proven[what] += 1
+            try:
+                return await self._uplink.send(PeerId(order.peer), header, source, is_new=order.is_new)
+            finally:
+                self._proven[what] -= 1
+                if self._proven[what] <= 0:
+                    del self._proven[what]
+
+
+class _Lent:
+    """A descriptor of our own: the buffers may be given up while we read."""
+
+    def __init__(self, fd: int) -> None:
+        """Raises OSError: too many are open."""
+        self.fd = os.dup(fd)
+
+    def close(self) -> None:
+        """Once."""
+        os.close(self.fd)

@@ -1,0 +1,1 @@
+"""Payloads that nodes of this site send themselves, as the head orders them."""

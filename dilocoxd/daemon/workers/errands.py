@@ -1,0 +1,82 @@
+"""What the node of an outer part does beside its requests: sends payloads to other sites (wire/local/uploads.py).
+
+They are numbered apart from requests and may take long, so the silence of a part is not measured by them.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+from dilocoxd.errors import WireError, WorkerError
+from dilocoxd.wire.local.uploads import PayloadSent, PayloadsMove, SendPayload, StopPayload, UploadKey, UploadWay
+
+SILENCE_S: Final = 20.0
+"""Without a word of payloads under way: whoever waits for one does not go on waiting."""
+EACH_MAX: Final = 16
+"""Under way to one site: one that has stalled keeps few places from the others."""
+ALL_MAX: Final = 192
+"""Under way at all: orders, and what calls them off, wait in a queue that ends the connection when it is full."""
+
+
+class Errands:
+    """Of one connection; over with it."""
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        self.send = send
+        """Tells the node something, behind all that its part was asked before."""
+        self.on_told: Callable[[UploadKey | UploadWay], None] = lambda message: None
+        self._each: dict[str, asyncio.Semaphore] = {}
+        self._all = asyncio.Semaphore(ALL_MAX)
+        self._pending: dict[int, tuple[asyncio.Future[PayloadSent], asyncio.Timeout]] = {}
+        self._number = 0
+        self._ended = ""
+
+    async def send_payload(self, order: SendPayload) -> PayloadSent:
+        """How it ended. Raises WorkerError when the connection ends or the node says nothing. Who is cancelled calls
+        it off."""
+        each = self._each.setdefault(order.peer, asyncio.Semaphore(EACH_MAX))
+        async with each, self._all:
+            if self._ended:
+                raise WorkerError(f"the node is gone: {self._ended}")
+            self._number += 1
+            try:
+                return await self._answer(self._number, order)
+            except TimeoutError as error:
+                raise WorkerError(f"the node said nothing of a payload for {SILENCE_S:g} s") from error
+
+    async def _answer(self, number: int, order: SendPayload) -> PayloadSent:
+        future: asyncio.Future[PayloadSent] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(SILENCE_S) as limit:
+                self._pending[number] = (future, limit)
+                self.send(dataclasses.replace(order, request=number))
+                return await future
+        finally:
+            self._pending.pop(number, None)
+            if future.cancelled():
+                self.send(StopPayload(number))
+
+    def on_message(self, message: Any) -> None:
+        """Of the node. Raises WireError when it makes no sense."""
+        match message:
+            case PayloadSent():
+                future, _ = self._pending.get(message.request, (None, None))
+                if future is not None and not future.done():
+                    future.set_result(message)
+            case PayloadsMove():
+                end = asyncio.get_running_loop().time() + SILENCE_S
+                for future, limit in self._pending.values():
+                    if not future.done():
+                        limit.reschedule(end)
+            case UploadKey() | UploadWay():
+                self.on_told(message)
+            case _:
+                raise WireError("unexpected_message", f"{type(message).__name__} from a node")
+
+    def end(self, reason: str) -> None:
+        """Nothing more comes."""
+        self._ended = self._ended or reason
+        for future, _ in self._pending.values():
+            if not future.done():
+                future.set_exception(WorkerError(f"the node is gone: {reason}"))

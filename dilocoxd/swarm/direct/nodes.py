@@ -1,0 +1,60 @@
+"""Certificates by which a node of a site opens data connections in the site's name.
+
+The node makes its own TLS key; the daemon, which alone has the identity, certifies it for an hour and again before that
+is over. To other sites such a connection is one of the site's: same peer id, same budgets, evicted with it. Source:
+protocol/03-identity.md, I12.3; docs/adr/0045-nodes-send-payloads.md.
+"""
+
+import datetime
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from dilocoxd.errors import WireError
+from dilocoxd.swarm.direct.certificates import NODE_SUBJECT, Credentials, _certificate, is_of_node
+from dilocoxd.swarm.discovery.identity import Identity
+
+NODES_SINCE_MINOR: Final = 2
+"""Minor version of the protocol from which on connections of nodes are told from those of daemons."""
+NODE_LIFE_S: Final = 3600.0
+"""Of a certificate: so long a key that was stolen from a node is good for anything, and is renewed at half of it."""
+
+
+def certify(identity: Identity, public_key_der: bytes, *, life_s: float = NODE_LIFE_S) -> bytes:
+    """DER of a certificate of a node's key, in the name of `identity`. Raises WireError(bad_key) if that is none."""
+    try:
+        key = serialization.load_der_public_key(public_key_der)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise WireError("bad_key", f"of a node: {type(error).__name__}") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise WireError("bad_key", "a node has another key than ECDSA P-256")
+    until = datetime.datetime.now(datetime.UTC).replace(tzinfo=None) + datetime.timedelta(seconds=life_s)
+    issued = identity.issue(_certificate(NODE_SUBJECT, identity.peer_id, key, is_ca=False, until=until))
+    return issued.public_bytes(serialization.Encoding.DER)
+
+
+def public_key_of(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """DER, as it is certified."""
+    return key.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )  # fmt: skip
+
+
+class NodeCredentials(Credentials):
+    """Of a node, while its certificate lasts."""
+
+    def __init__(self, own: ec.EllipticCurvePrivateKey, certificate_der: bytes) -> None:
+        """Raises WireError if that is no certificate."""
+        try:
+            issued = x509.load_der_x509_certificate(certificate_der)
+        except (ValueError, x509.InvalidVersion) as error:
+            raise WireError("malformed", f"certificate of a node: {type(error).__name__}") from None
+        self._hold(own, issued)
+
+
+def is_from_node(certificate_der: bytes | None) -> bool:
+    """Whether a node showed this certificate, which `proven_peer` has taken."""
+    return certificate_der is not None and is_of_node(x509.load_der_x509_certificate(certificate_der))

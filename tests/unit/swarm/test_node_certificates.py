@@ -1,0 +1,76 @@
+"""A node's certificate proves its site for a while, to those who take connections. I12.3."""
+
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from dilocoxd.errors import WireError
+from dilocoxd.swarm.direct.certificates import NODE_LATE, Credentials, new_key, proven_peer
+from dilocoxd.swarm.direct.nodes import NodeCredentials, certify, is_from_node, public_key_of
+from dilocoxd.swarm.discovery.identity import Identity, create
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
+from tests.unit.swarm.test_certificates import der_of, shake
+
+LATE_S = NODE_LATE.total_seconds()
+A_MINUTE_S = 60.0
+"""More than this test takes."""
+
+
+@pytest.fixture(scope="module")
+def identities(tmp_path_factory: pytest.TempPathFactory) -> list[Identity]:
+    folder = tmp_path_factory.mktemp("keys")
+    return [create(folder / f"{name}.key") for name in "ab"]
+
+
+def test_node_is_taken_for_its_site_and_known_as_a_node(identities: list[Identity]) -> None:
+    a, b = identities
+    key, of_b = new_key(), Credentials(b)
+    of_node = NodeCredentials(key, certify(a, public_key_of(key)))
+    server = of_b.server_context()
+    server.load_verify_locations(cadata=of_b.anchor(a.peer_id, a.public_key_der))
+    client = of_node.client_context((of_node.anchor(b.peer_id, b.public_key_der),), PROTOCOL_BULK)
+    ours, theirs = shake(client, server)
+    shown = theirs.getpeercert(True)
+    assert proven_peer(shown, {a.peer_id: a.public_key_der}) == a.peer_id
+    assert is_from_node(shown)
+    assert not is_from_node(ours.getpeercert(True)) and not is_from_node(der_of(a))
+
+
+@pytest.mark.parametrize(("life_s", "is_taken"), [(A_MINUTE_S - LATE_S, True), (-A_MINUTE_S - LATE_S, False)])
+def test_certificate_of_a_node_ends_by_the_clock_of_who_takes_it(
+    identities: list[Identity], life_s: float, is_taken: bool
+) -> None:
+    a, _ = identities
+    made, keys = certify(a, public_key_of(new_key()), life_s=life_s), {a.peer_id: a.public_key_der}
+    if is_taken:
+        assert proven_peer(made, keys) == a.peer_id
+    else:
+        with pytest.raises(WireError, match="certificate of a node has ended"):
+            proven_peer(made, keys)
+
+
+def test_certificate_that_a_node_makes_itself_proves_nothing(identities: list[Identity]) -> None:
+    a, b = identities
+    forged = certify(b, public_key_of(new_key()))
+    with pytest.raises(WireError, match="not met"):
+        proven_peer(forged, {a.peer_id: a.public_key_der})
+
+
+def test_only_keys_of_the_one_kind_are_certified(identities: list[Identity]) -> None:
+    others = [
+        rsa.generate_private_key(public_exponent=65537, key_size=2048).public_key(),
+        ec.generate_private_key(ec.SECP384R1()).public_key(),
+    ]
+    shown = [
+        key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo) for key in others
+    ]
+    for public_key in (b"", b"\x30\x03\x02\x01\x00", *shown):
+        with pytest.raises(WireError, match="bad_key"):
+            certify(identities[0], public_key)
+
+
+def test_what_is_no_certificate_gives_a_node_none() -> None:
+    with pytest.raises(WireError, match="malformed"):
+        NodeCredentials(new_key(), Path(__file__).read_bytes())
