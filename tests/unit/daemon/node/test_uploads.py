@@ -22,6 +22,7 @@ from dilocoxd.daemon.round.transfers import ByNode
 from dilocoxd.daemon.uploads.orders import NodeUploads, SiteUploads
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.errands import Errands
+from dilocoxd.daemon.workers.outer_worker import _Session
 from dilocoxd.errors import WireError, WorkerError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.membership.hosts import HostsHeard
@@ -39,6 +40,7 @@ from tests.unit.swarm.direct.ends import HEADER, RUN, End, two
 LENGTH = 6 * PIECE_BYTES + 5
 AT = 3
 WAIT_S = 60.0
+FOREVER_S = 3600.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -83,14 +85,17 @@ class NodeOfPart:
         self.buffers.write(OUTBOX, AT, self.payload)
         self.uplink = Uplink()
         self.uploads = PartUploads(self.uplink, self.buffers, lambda said: self.to_head(said))
-        self.errands: Errands | None = Errands(self._to_node)
+        connection: Any = self
+        self.session = _Session(connection)
+        self.errands: Errands | None = self.session.errands
 
-    def _to_node(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
+        """Of the head, as a connection does."""
         assert self.uploads.take(LOCAL_MESSAGES.decode(LOCAL_MESSAGES.encode(message)))
 
     def to_head(self, message: Any) -> None:
         if self.errands is not None:
-            self.errands.on_message(LOCAL_MESSAGES.decode(LOCAL_MESSAGES.encode(message)))
+            self.session.on_message(LOCAL_MESSAGES.decode(LOCAL_MESSAGES.encode(message)))
 
     def header(self) -> SegmentHeader:
         sha256 = hashlib.sha256(self.payload).digest()
@@ -115,6 +120,10 @@ class World:
     def send(self, is_new: bool = True) -> "asyncio.Task[ByNode]":
         sending = self.head.send(self.peer, self.node.header(), Place(OUTBOX, AT, LENGTH), is_new=is_new)
         return self.group.create_task(sending)
+
+    async def outcome(self, sending: "asyncio.Task[ByNode]") -> ByNode:
+        async with asyncio.timeout(WAIT_S):
+            return await sending
 
     async def reached(self) -> None:
         await until(lambda: self.head.reaching(self.peer) == (0,))
@@ -185,16 +194,18 @@ async def test_payload_that_is_called_off_is_read_no_more(tmp_path: Path) -> Non
         await until(lambda: not it.node.uploads._under_way and not it.node.uploads._proven)
 
 
-async def test_node_that_is_lost_in_mid_payload_leaves_it_to_the_head(tmp_path: Path) -> None:
+async def test_node_that_is_lost_in_mid_payload_leaves_it_to_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dilocoxd.daemon.workers.errands.SILENCE_S", FOREVER_S)
     async with world(tmp_path) as it:
         await it.reached()
         it.taker.may_end.clear()
         sending = it.send()
         await until(lambda: it.taker.bulk.counts["bytes_received"] == LENGTH)
-        assert it.node.errands is not None
-        it.node.errands.end("its cable was cut")
+        it.node.session.on_ended("its cable was cut")
         it.node.errands = None
-        assert await sending is ByNode.BROKEN
+        assert await it.outcome(sending) is ByNode.BROKEN
         await until(lambda: it.head.reaching(it.peer) == ())
         it.taker.may_end.set()
         region = Region(it.node.buffers.fd(OUTBOX), AT, LENGTH)
@@ -227,12 +238,14 @@ async def test_site_of_an_older_protocol_gets_payloads_from_the_head_alone(tmp_p
 async def test_site_whose_host_falls_silent_is_given_up_at_once(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.reached()
+        ways = it.node.uplink._ways
+        assert ways is not None
+        ways.plane.progress_timeout_s = ways.gate.progress_timeout_s = FOREVER_S
         it.taker.may_end.clear()
         sending = it.send()
         await until(lambda: it.taker.bulk.counts["bytes_received"] == LENGTH)
-        assert it.node.uplink._ways is not None
-        it.node.uplink._ways.plane.on_hosts(HostsHeard(frozenset(), frozenset({it.peer})))
-        assert await sending is ByNode.BROKEN, "long before a time-out"
+        ways.plane.on_hosts(HostsHeard(frozenset(), frozenset({it.peer})))
+        assert await it.outcome(sending) is ByNode.BROKEN
 
 
 async def test_evicted_site_is_forgotten_by_nodes_too(tmp_path: Path) -> None:
