@@ -15,16 +15,19 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.chain.payload_map import Place
+from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
 from dilocoxd.daemon.node.part_uploads import PartUploads
 from dilocoxd.daemon.node.uplink import Uplink
-from dilocoxd.daemon.round.transfers import ByNode
+from dilocoxd.daemon.round.transfers import ByNode, Transfers
 from dilocoxd.daemon.uploads.orders import NodeUploads, SiteUploads
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.errands import Errands
 from dilocoxd.daemon.workers.outer_worker import _Session
 from dilocoxd.errors import WireError, WorkerError
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.exchange.facts import SegmentSent
+from dilocoxd.machines.exchange.orders import SendSegment
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, SegmentKey
 from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.swarm.direct.nodes import NodeCredentials, certify
 from dilocoxd.swarm.streams.bulk import BulkReceiver, BulkSender
@@ -274,3 +277,26 @@ async def test_silence_of_a_node_ends_the_wait_for_a_payload(monkeypatch: pytest
     with pytest.raises(WorkerError, match="said nothing"):
         await errands.send_payload(SendPayload(0, "peer", OUTBOX, 0, b"x", True))
     assert [type(each) for each in said] == [SendPayload, StopPayload], "and it is called off"
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+async def test_payload_leaves_the_head_where_its_node_does_not_send_it(tmp_path: Path, is_there: bool) -> None:
+    async with world(tmp_path) as it:
+        await it.reached()
+        told: asyncio.Queue[Any] = asyncio.Queue()
+        own, maps = Buffers(), PayloadMaps({0: ((AT, LENGTH),)})
+        own.provide([Buffer(OUTBOX, AT + LENGTH)])
+        own.write(OUTBOX, AT, it.node.payload)
+        if not is_there:
+            it.node.buffers.punch(OUTBOX, 0, AT + LENGTH)
+        transfers = Transfers(RUN, own, maps, (it.head._bulk, it.taker.bulk), told.put_nowait)
+        transfers.uploads = it.head
+        key = SegmentKey(KIND_CONTRIBUTION, RoundIndex(0), Attempt(0), 0, 1, PhaseId(0))
+        transfers.start(
+            SendSegment(it.peer, key, Digest(it.node.header().segment_sha256), root=Digest(bytes(32))), it.group
+        )
+        async with asyncio.timeout(WAIT_S):
+            assert await told.get() == SegmentSent(it.peer, key)
+        assert it.taker.data() == it.node.payload
+        by_node, by_head = it.head.parts[0].shown().bytes, it.head._bulk.counts["bytes_sent"]
+        assert (by_node, by_head) == ((LENGTH, 0) if is_there else (0, LENGTH))
