@@ -16,7 +16,7 @@ from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.swarm.direct.certificates import new_key
 from dilocoxd.swarm.direct.links import DataLink
 from dilocoxd.swarm.direct.listener import DataListener
-from dilocoxd.swarm.direct.nodes import NodeCredentials, public_key_of
+from dilocoxd.swarm.direct.nodes import NODE_LIFE_S, NodeCredentials, public_key_of
 from dilocoxd.swarm.direct.plane import DataPlane
 from dilocoxd.swarm.streams.bulk import BulkSender
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
@@ -84,7 +84,7 @@ class Uplink:
         """DER, to be certified by the head."""
         self._peers: dict[PeerId, UploadPeer] = {}
         self._ways: _Ways | None = None
-        self._changed = asyncio.Event()
+        self._changed, self._certified = asyncio.Event(), asyncio.Event()
 
     def take_pass(self, got: UploadPass) -> None:
         """What we may say for our site from now on. Raises WireError if it makes no sense."""
@@ -93,6 +93,7 @@ class Uplink:
             ways = self._ways = _Ways(credentials, got, self._peers)
             self._changed.set()
         ways.plane.renew(credentials)
+        self._certified.set()
         port = got.data_port
         ways.gate.doors.own, ways.gate.data_port = got.membership, lambda: port
 
@@ -123,8 +124,20 @@ class Uplink:
             assert self._ways is not None
             async with asyncio.TaskGroup() as group:
                 trying = group.create_task(self._ways.plane.run(lambda: set(self._peers)), name="data connections")
-                await self._changed.wait()  # another head, or one with other settings
+                await self._until_over()
                 trying.cancel()
+
+    async def _until_over(self) -> None:
+        """Another head certifies us, or one with other settings; or nobody any more, and we forget whom we know."""
+        while not self._changed.is_set():
+            self._certified.clear()
+            try:
+                async with asyncio.timeout(NODE_LIFE_S):
+                    await self._certified.wait()
+            except TimeoutError:
+                self._ways = None
+                self._peers.clear()
+                return
 
     async def send(self, peer: PeerId, header: SegmentHeader, source: Region, *, is_new: bool) -> PayloadSent:
         """How it ended, for a request that the caller numbers."""

@@ -22,6 +22,8 @@ from tests.integration.nodes.machines import NODES, Machines, running_machines
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.node_faults, pytest.mark.timeout(900)]
 VICTIM = "n1"
+DATA_VARIABLE = "DILOCOXD_NODE_FAULTS_DATA"
+"""`nodes`: the node sends the payloads of its part itself (network.data)."""
 MOMENTS = ("training", "form", "exchange", "apply", "snapshot")
 EXIT_FAILED = 1
 HEIGHT_MIN = 24
@@ -30,7 +32,8 @@ HEIGHT_MIN = 24
 
 @pytest.fixture(scope="module")
 def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    with running_machines(tmp_path_factory.mktemp("faults"), "nf", {"n1": 1}) as found:
+    sends = {"network.data": f'"{os.environ.get(DATA_VARIABLE, "head")}"'}
+    with running_machines(tmp_path_factory.mktemp("faults"), "nf", {VICTIM: 1}, sends) as found:
         wait_joint_round([found.one, found.three])
         yield found
 
