@@ -25,7 +25,12 @@ _VARIANTS_MAX: Final = 4
 
 def keep_code_in(folder: Path) -> None:
     """Compiled code is kept there and found again after a restart, unless the environment names a folder already."""
-    os.environ.setdefault(CODE_FOLDER, str(folder))
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    # What has imported torch's pipelines has torch's own folder there, below /tmp: torch names it as soon as it looks.
+    given = os.environ.get(CODE_FOLDER)
+    if given is None or Path(given) == Path(default_cache_dir()).absolute():
+        os.environ[CODE_FOLDER] = str(folder)
 
 
 def compile_blocks(stage: StageModule, device: torch.device, backend: str = "inductor") -> None:

@@ -98,7 +98,10 @@ class FlatParameters:
         return torch.frombuffer(buffer, dtype=torch.float32, count=self._numel)
 
     def pin(self, vector: Tensor) -> None:
-        """`vector` lies in shared memory, and what lies here of it will be taken again and again."""
+        """`vector` lies in shared memory, and what lies here of it will be taken again and again.
+
+        Not for PHASE: its pages are given back when it was formed, and a device would go on with those of before.
+        """
         self._copies.pin(vector, [(held.rows.start, held.rows.stop) for held in self._held])
 
     def take(self, anchor: Tensor, how: str, mixed_round: int | None = None) -> None:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._dynamo.utils import counters
+from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import StageModule
@@ -74,6 +75,15 @@ def test_compiled_code_is_kept_where_the_environment_does_not_say_otherwise(
     keep_code_in(tmp_path)
     keep_code_in(tmp_path / "other")
     assert os.environ[CODE_FOLDER] == str(tmp_path)
+
+
+def test_a_folder_that_torch_named_for_itself_is_nobodys_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CODE_FOLDER, raising=False)
+    assert cache_dir() == os.environ[CODE_FOLDER], "as its pipelines do when they are imported"
+    keep_code_in(tmp_path)
+    assert os.environ[CODE_FOLDER] == cache_dir() == str(tmp_path)
 
 
 def test_trainer_without_a_compiler_ends_with_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
