@@ -7,12 +7,15 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
+from dilocoxd.errors import WireError
 from dilocoxd.swarm.streams.ends import Patience
 
-BLOCK_BYTES: Final = 64 * 1024
-"""Kept ready for what is due: a frame whose first bytes have come takes no more memory than twice what came."""
-SPILL_BYTES: Final = 64 * 1024
-"""Arrives before anybody has asked for it; more waits in the kernel, whose window then tells the other side."""
+BLOCK_BYTES: Final = 65 * 1024
+"""Kept ready for what is due, and then as much again as has come: a frame takes no more memory than twice what came. A
+little over a quarter of a piece, which so is read in three steps."""
+SPILL_BYTES: Final = 2 * 1024
+"""Arrives before anybody has asked for it: the front of a frame, or a few small ones. More waits, undeciphered or in
+the kernel, whose window then tells the other side; what is large goes to its place without another copy."""
 
 
 class Channel(asyncio.BufferedProtocol):
@@ -28,7 +31,11 @@ class Channel(asyncio.BufferedProtocol):
         self._start = self._end = 0
         """Of what is in the spill and not read yet."""
         self._target: memoryview | None = None
-        self._taken = 0
+        """Of what is read now, the part that has room and is not filled yet."""
+        self._data = bytearray()
+        self._filled = self._length = 0
+        """Of what is read now: how much is here, how much is due."""
+        self._hold: Callable[[int], None] = lambda num_bytes: None
         self._heard_at = 0.0
         """When the last bytes came for it; `_heard_first`: the first ones of all that are read at once."""
         self._heard_first: float | None = None
@@ -47,7 +54,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._target is not None:
-            return self._target[self._taken :]
+            return self._target
         if self._start == self._end:
             self._start = self._end = 0
         return memoryview(self._spill)[self._end :]
@@ -56,11 +63,17 @@ class Channel(asyncio.BufferedProtocol):
         if self._is_aborted:
             return
         if self._target is not None:
-            self._taken += nbytes
+            self._filled += nbytes
             self._heard_at = asyncio.get_running_loop().time()
             if self._heard_first is None:
                 self._heard_first = self._heard_at
-            if self._taken < len(self._target):
+            if self._filled < self._length:
+                try:
+                    self._aim()
+                except WireError as error:  # no more room for half of a frame
+                    self._target = None
+                    if self._reader is not None and not self._reader.done():
+                        self._reader.set_exception(error)
                 return
             self._target = None
         else:
@@ -114,47 +127,46 @@ class Channel(asyncio.BufferedProtocol):
 
         Raises OSError; TimeoutError, when the reader has no more patience.
         """
-        data, filled, held, began = bytearray(), 0, 0, None
-        while filled < length:
-            if filled == len(data):
-                data.extend(bytes(min(BLOCK_BYTES, length - filled)))
-            with memoryview(data) as whole, whole[filled:] as rest:
-                self._heard_first, count = began, self._take(rest)
-                if not count:
-                    hold(len(data) - held)
-                    held = len(data)
-                    count = await self._fill(rest, patience)
-            if not count:
-                break
-            filled += count
-            if began is None:
-                began = asyncio.get_running_loop().time() if self._heard_first is None else self._heard_first
-        del data[filled:]
+        self._data, self._filled, self._length, self._hold = bytearray(min(BLOCK_BYTES, length)), 0, length, hold
+        self._filled = self._take(memoryview(self._data))
+        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_first = self._heard_at if self._filled else None
+        if self._filled < length:
+            self._hold(len(self._data))
+            await self._fill(patience)
+        data, self._data = self._data, bytearray()
+        if len(data) != self._filled:
+            del data[self._filled :]
         return data
 
-    async def _fill(self, target: memoryview, patience: Patience) -> int:
-        """How many bytes were written to the start of `target`: all, unless the connection ends."""
-        if self._is_ended:
-            if isinstance(self._error, OSError):
-                raise self._error
-            return 0
-        loop = asyncio.get_running_loop()
-        self._target, self._taken, self._heard_at = target, 0, loop.time()
-        self._patience = patience
-        self._resume()
-        self._reader = loop.create_future()
-        self._look(self._reader)
-        try:
-            await self._reader
-        finally:
-            self._reader = self._target = None
-            if self._timer is not None:
-                self._timer.cancel()
-            taken, self._taken = self._taken, 0
-            self.num_read += taken
-        if not taken and isinstance(self._error, OSError):
+    def _aim(self) -> None:
+        """What comes next goes behind what is here, in more room if there is none left. Raises what `hold` raises."""
+        if self._filled == len(self._data):
+            length = min(2 * self._filled, self._length)
+            self._hold(length - self._filled)
+            larger = bytearray(length)
+            larger[: self._filled] = self._data
+            self._data = larger
+        self._target = memoryview(self._data)[self._filled :]
+
+    async def _fill(self, patience: Patience) -> None:
+        """Return when all is here, or the connection has ended."""
+        if not self._is_ended:
+            loop, before = asyncio.get_running_loop(), self._filled
+            self._patience = patience
+            self._aim()
+            self._resume()
+            self._reader = loop.create_future()
+            self._look(self._reader)
+            try:
+                await self._reader
+            finally:
+                self._reader = self._target = None
+                if self._timer is not None:
+                    self._timer.cancel()
+                self.num_read += self._filled - before
+        if not self._filled and isinstance(self._error, OSError):
             raise self._error
-        return taken
 
     def _look(self, reader: "asyncio.Future[None]") -> None:
         """End the wait when it has lasted too long; else look again when it will have."""

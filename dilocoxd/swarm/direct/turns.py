@@ -31,10 +31,11 @@ class DataStream(FrameStream):
         super().__init__(peer, link.channel, link.channel, progress_timeout_s=progress_timeout_s)
         self._link = link
         self._before, self._turn = link.newest, Turn()
+        self.is_behind = self._before is not None
         link.newest, link.is_written = self._turn, True
         link.num_under_way += 1
         self.omits_digests = link.omits_digests
-        self.has_rested = link.idle_since > 0 or self._before is not None
+        self.has_rested = link.idle_since > 0 or self.is_behind
         self._tell_written, self._tell_over = on_written, on_over
         self.on_written, self.give_back = self._written, self._closed
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
+from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, HashInOrder, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
 from dilocoxd.swarm.streams.throttle import PeerGates, SendingPlace, SendingSpeeds
@@ -70,6 +70,7 @@ OnReceived = Callable[[PeerId, SegmentHeader], Awaitable[None]]
 class _Assembly:
     region: Region
     pieces: PieceSet
+    hashed: HashInOrder = field(default_factory=HashInOrder)
     is_verified: bool = False
     is_forgotten: bool = False
     """Set when its region may be used for something else: lanes that still run must not write any more."""
@@ -184,6 +185,8 @@ class BulkReceiver:
             return
         await assembly.region.write_piece(index, data)
         assembly.pieces.add(index)
+        if not assembly.region.is_on_disk:  # there another lane may be writing the same piece
+            assembly.hashed.add(index, data)
         self.counts["bytes_received"] += len(data)
 
     async def _settle(self, peer: PeerId, header: SegmentHeader, assembly: _Assembly) -> bool:
@@ -191,8 +194,9 @@ class BulkReceiver:
             if not assembly.pieces.is_complete:
                 return False
             if not assembly.is_verified:
-                if await assembly.region.sha256() != header.segment_sha256:
+                if await assembly.region.sha256(assembly.hashed) != header.segment_sha256:
                     assembly.pieces.clear()
+                    assembly.hashed = HashInOrder()
                     self.counts["payloads_bad_hash"] += 1
                     raise WireError("bad_hash", f"segment {header.segment} is not what its header says")
                 await self._on_received(peer, header)

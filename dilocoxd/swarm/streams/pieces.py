@@ -7,7 +7,9 @@ file that anybody opens gets its number.
 """
 
 import asyncio
+import fcntl
 import hashlib
+import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -20,6 +22,10 @@ from dilocoxd.wire.frames import PIECE_BYTES
 
 PAYLOAD_BYTES_MAX: Final = 64 * 1024**3
 HASH_STEP_BYTES: Final = 256 * 1024
+MAP_STEP_BYTES: Final = 4 * 1024 * 1024
+"""Of shared memory that is looked at without a copy; so much of it counts as ours meanwhile."""
+_F_GET_SEALS: Final = 1034
+_F_SEAL_SHRINK: Final = 2
 
 T = TypeVar("T")
 
@@ -112,13 +118,39 @@ class Region:
         except OSError as error:
             raise StoreError(f"cannot write received bytes: {error.strerror}") from error
 
-    async def sha256(self) -> bytes:
-        """Digest of the region, computed in a thread."""
-        return await in_thread((self.fd,), _hash_region, self.offset, self.length)
+    async def sha256(self, begun: "HashInOrder | None" = None) -> bytes:
+        """Digest of the region, computed in a thread but for what `begun` has of it."""
+        digest, done = (hashlib.sha256(), 0) if begun is None else begun.so_far()
+        if done < self.length:
+            await in_thread((self.fd,), _hash_on, digest, self.offset + done, self.length - done)
+        return digest.digest()
 
 
-def _hash_region(fd: int, offset: int, length: int) -> bytes:
-    digest, step = hashlib.sha256(), memoryview(bytearray(min(length, HASH_STEP_BYTES)))
+class HashInOrder:
+    """sha256 of a region while its pieces come, from the memory in which they came, as long as they come in order."""
+
+    def __init__(self) -> None:
+        self._digest = hashlib.sha256()
+        self._num_pieces = self._num_bytes = 0
+
+    def add(self, index: int, data: memoryview) -> None:
+        """Piece `index` was written to its place, and will not change there."""
+        if index == self._num_pieces:
+            self._digest.update(data)
+            self._num_pieces += 1
+            self._num_bytes += len(data)
+
+    def so_far(self) -> "tuple[hashlib._Hash, int]":
+        """A digest to go on with, and of how many bytes it is."""
+        return self._digest.copy(), self._num_bytes
+
+
+def _hash_on(fd: int, digest: "hashlib._Hash", offset: int, length: int) -> None:
+    if _keeps_its_size(fd) and os.fstat(fd).st_size >= offset + length:
+        for start in range(offset, offset + length, MAP_STEP_BYTES):
+            _hash_mapped(fd, digest, start, min(MAP_STEP_BYTES, offset + length - start))
+        return
+    step = memoryview(bytearray(min(length, HASH_STEP_BYTES)))
     position, end = offset, offset + length
     while position < end:
         count = os.preadv(fd, [step[: end - position]], position)
@@ -126,7 +158,24 @@ def _hash_region(fd: int, offset: int, length: int) -> bytes:
             raise StoreError(f"the file ends at {position}, {end} was due")
         digest.update(step[:count])
         position += count
-    return digest.digest()
+
+
+def _hash_mapped(fd: int, digest: "hashlib._Hash", offset: int, length: int) -> None:
+    front = offset % mmap.ALLOCATIONGRANULARITY
+    place = {"offset": offset - front, "flags": mmap.MAP_SHARED | mmap.MAP_POPULATE, "prot": mmap.PROT_READ}
+    try:
+        with mmap.mmap(fd, front + length, **place) as mapped, memoryview(mapped) as whole, whole[front:] as part:
+            digest.update(part)
+    except OSError as error:
+        raise StoreError(f"cannot look at received bytes: {error.strerror}") from error
+
+
+def _keeps_its_size(fd: int) -> bool:
+    """One that shrank under a mapping would end us."""
+    try:
+        return bool(fcntl.fcntl(fd, _F_GET_SEALS) & _F_SEAL_SHRINK)
+    except OSError:  # no memory file
+        return False
 
 
 @dataclass(slots=True)

@@ -19,6 +19,7 @@ from dilocoxd.swarm.streams.ends import BothWays, ByteReader, ByteWriter, Patien
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.refusals import NOT_LET_IN, Refused, other_protocols
 from dilocoxd.swarm.streams.room import StreamPlace, StreamRoom
+from dilocoxd.swarm.streams.throttle import REPEATS_MAX
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.frames import (
     PRELUDE_BYTES,
@@ -83,8 +84,8 @@ class FrameStream:
         self.on_written: Callable[[], None] | None = None
         """Told when all of its exchange is written, which then leaves room for the next one; None: nobody is told."""
         self._is_done = self._is_ended = self.is_broken = False
-        self.has_rested = False
-        """It is an exchange on a connection that was there before, without one on it for a while."""
+        self.has_rested = self.is_behind = False
+        """It is on a connection that was there before, without one for a while; `is_behind`: behind another one."""
         self.on_refused: Callable[[Refused], None] = lambda refused: None
         """Told before `read` raises it."""
         self.bytes_sent = self.bytes_received = 0
@@ -303,6 +304,7 @@ class StreamGate:
     ) -> tuple[FrameStream, T]:
         """A stream to `peer`, and what `request` wrote and read on it; on another one if the first was stale. Who asks
         closes it. `enter` is awaited before each. Raises PeerError, WireError."""
+        num_behind = 0
         while True:  # only so many connections rest
             if enter is not None:
                 await enter()
@@ -311,7 +313,7 @@ class StreamGate:
                 try:
                     answer = await request(stream)
                 except PeerError:
-                    if not stream.is_stale:
+                    if not stream.is_stale or (num_behind := num_behind + stream.is_behind) > REPEATS_MAX:
                         raise
                 else:
                     ends.pop_all()
@@ -372,8 +374,7 @@ class StreamGate:
 
     async def _read_hello(self, stream: FrameStream, admits: Admits, *, timeout_s: float | None = None) -> Hello:
         frame = await stream.read(FrameKind.HELLO, timeout_s=timeout_s)
-        hello = self._check(PEER_MESSAGES.decode(frame.message), admits)
-        self._judge(stream, hello, admits)
+        self._judge(stream, hello := self._check(PEER_MESSAGES.decode(frame.message), admits), admits)
         return hello
 
     async def _serve_data(self, stream: FrameStream, place: StreamPlace, handler: ServeStream, admits: Admits) -> None:

@@ -12,6 +12,8 @@ SERVING_SHARE: Final = 0.1
 SERVING_PAUSE_MAX_S: Final = 2.0
 """Longest wait for one piece, so that whoever fetches it sees progress."""
 SLICE_S: Final = 0.05
+REPEATS_MAX: Final = 3
+"""So often what went behind others is asked anew (S11.5): no more for who reads it all and ends each connection."""
 GATES_MAX: Final = 4096
 SPEEDS_MAX: Final = 1024
 SPEED_EVERY_S: Final = 1.0

@@ -1,12 +1,15 @@
 """How long half of a frame is waited for on a data connection, whose reader wakes once all is there. S3, S10."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.errors import PeerError
+from dilocoxd.swarm.direct.channel import BLOCK_BYTES
 from dilocoxd.swarm.streams import streams
+from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
 from dilocoxd.wire.frames import FrameKind, encode
 from dilocoxd.wire.messages import Hello
@@ -90,3 +93,25 @@ async def test_half_of_a_frame_is_counted_while_it_is_waited_for(tmp_path: Path)
             while b.gate.room.num_bytes:
                 await asyncio.sleep(TICK_S)
         stream.close()
+
+
+async def test_frame_for_whose_second_half_there_is_no_room_is_refused(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        b.gate.room._limits = replace(b.gate.room._limits, bytes_peer=2 * BLOCK_BYTES)
+        b.answer = read_piece
+        for length in (2 * BLOCK_BYTES, 2 * BLOCK_BYTES + 1):
+            stream = await a.gate.open(b.identity.peer_id, PROTOCOL_BULK)
+            stream._writer.write(encode(FrameKind.PIECE, bytes(length)))
+            if length <= 2 * BLOCK_BYTES:
+                await stream.read(FrameKind.HOLDING)
+                stream.done()
+            else:
+                with pytest.raises(Refused, match="too_many_bytes"):
+                    await stream.read(FrameKind.HOLDING)
+            stream.close()
+        assert not b.gate.room.num_bytes
+
+
+async def read_piece(stream: FrameStream, hello: Hello) -> None:
+    await stream.read(FrameKind.PIECE)
+    await stream.write(FrameKind.HOLDING, b"")

@@ -76,6 +76,7 @@ class Disk:
         self.num_written = 0
         self.length = NUM_PIECES * PIECE_BYTES
         self.num_pieces = NUM_PIECES
+        self.is_on_disk = False
 
     async def _received(self, peer: PeerId, header: SegmentHeader) -> None:
         raise AssertionError("nothing was received whole")

@@ -1,6 +1,7 @@
 """Exchanges behind each other on one data connection: written without waiting, answered in order, apart in failure."""
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +16,7 @@ from dilocoxd.swarm.streams.bulk import LANES_PER_PEER, RECEIPT_COMPLETE, BulkSe
 from dilocoxd.swarm.streams.pieces import PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
+from dilocoxd.swarm.streams.throttle import REPEATS_MAX
 from dilocoxd.wire.frames import PIECE_BYTES, FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 from tests.unit.swarm.direct.ends import HEADER, End, two
@@ -190,3 +192,44 @@ async def test_payloads_that_are_sent_again_hold_no_more_memory_than_others(tmp_
             assert streams.num_asked == LANES_PER_PEER
             for task in sent:
                 task.cancel()
+
+
+async def test_who_answers_one_and_ends_each_connection_is_sent_the_rest_a_few_times_only(
+    tmp_path: Path, payload: Region
+) -> None:
+    async with two(tmp_path, most=1) as (a, b):
+        sender, payload, num_payloads = BulkSender(a.gate), replace(payload, length=1000), 4 * (REPEATS_MAX + 1)
+        sent: list[asyncio.Task[str]] = []
+        answered: list[FrameStream] = []
+
+        def are_written() -> bool:
+            links = a.plane._routes[b.identity.peer_id].used
+            left = sum(not task.done() for task in sent)
+            return sum(link.num_under_way for link in links) == left and not any(link.is_written for link in links)
+
+        async def answer(stream: FrameStream, hello: Hello) -> None:
+            if stream in answered:
+                raise PeerError("it has seen enough")
+            answered.append(stream)
+            async with asyncio.timeout(PATIENCE_S):
+                while not are_written():
+                    await asyncio.sleep(0.01)
+            await stream.read(FrameKind.OFFER)
+            await stream.read(FrameKind.PIECE)
+            await stream.read(FrameKind.FINISHED)
+            await stream.write(FrameKind.HOLDING, PieceSet(1).to_bytes())
+            await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
+
+        b.answer = answer
+        async with asyncio.TaskGroup() as group:
+            for segment in range(num_payloads):
+                sent.append(group.create_task(taken_or_lost(sender, b, segment, payload)))
+        assert {task.result() for task in sent} == {"taken", "lost"}
+        assert sender.counts["bytes_sent"] <= (1 + REPEATS_MAX) * num_payloads * payload.length
+
+
+async def taken_or_lost(sender: BulkSender, end: End, segment: int, payload: Region) -> str:
+    with contextlib.suppress(PeerError):
+        await sender.send_segment(end.identity.peer_id, header_of(segment, payload), payload, attempts=1)
+        return "taken"
+    return "lost"

@@ -1,0 +1,107 @@
+"""The hash of a payload while its pieces come: from memory as long as they come in order, the rest from their place."""
+
+import fcntl
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.daemon.workers import buffers
+from dilocoxd.errors import StoreError
+from dilocoxd.ids import PeerId
+from dilocoxd.swarm.streams import pieces
+from dilocoxd.swarm.streams.bulk import BulkReceiver, BulkSender
+from dilocoxd.swarm.streams.pieces import HashInOrder, Region
+from dilocoxd.swarm.streams.refusals import Refused
+from dilocoxd.wire.frames import PIECE_BYTES
+from dilocoxd.wire.messages import SegmentHeader
+from tests.unit.swarm.direct.ends import HEADER, two
+
+NUM_PIECES = 4
+LENGTH = (NUM_PIECES - 1) * PIECE_BYTES + 100
+START = 5000
+"""Of the region: not where a page begins."""
+PAYLOAD = os.urandom(LENGTH)
+
+
+def sealed() -> int:
+    """As the daemon's own buffers are."""
+    return buffers._create("place", START + LENGTH)
+
+
+def plain() -> int:
+    return os.memfd_create("place")
+
+
+@pytest.fixture(params=[sealed, plain])
+def region(request: pytest.FixtureRequest) -> Iterator[Region]:
+    create: Callable[[], int] = request.param
+    fd = create()
+    yield Region(fd, START, LENGTH)
+    os.close(fd)
+
+
+def piece(index: int) -> bytes:
+    return PAYLOAD[index * PIECE_BYTES : (index + 1) * PIECE_BYTES]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(NUM_PIECES))), ids=str)
+async def test_pieces_in_any_order_make_one_hash(
+    region: Region, order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "MAP_STEP_BYTES", PIECE_BYTES + 4096)
+    begun = HashInOrder()
+    for index in order:
+        await region.write_piece(index, memoryview(piece(index)))
+        begun.add(index, memoryview(piece(index)))
+    assert await region.sha256(begun) == await region.sha256() == sha256(PAYLOAD).digest()
+    assert await region.sha256(begun) == sha256(PAYLOAD).digest(), "asked twice"
+
+
+async def test_what_came_in_order_is_not_read_again(region: Region) -> None:
+    begun = HashInOrder()
+    for index in range(NUM_PIECES):
+        begun.add(index, memoryview(piece(index)))
+    assert await region.sha256(begun) == sha256(PAYLOAD).digest(), "nothing was ever written to its place"
+
+
+async def test_place_that_is_too_short_is_no_crash() -> None:
+    fd = sealed()
+    with pytest.raises(StoreError, match="the file ends"):
+        await Region(fd, START, LENGTH + 1).sha256()
+    os.close(fd)
+
+
+def test_only_what_cannot_shrink_is_looked_at_in_place() -> None:
+    first, second = sealed(), plain()
+    assert pieces._keeps_its_size(first)
+    assert not pieces._keeps_its_size(second)
+    with pytest.raises(PermissionError):
+        os.ftruncate(first, 1)
+    assert fcntl.fcntl(first, pieces._F_GET_SEALS) & pieces._F_SEAL_SHRINK
+    os.close(first)
+    os.close(second)
+
+
+async def test_payload_that_was_wrong_once_is_taken_when_it_is_right(tmp_path: Path, region: Region) -> None:
+    async def received(peer: PeerId, header: SegmentHeader) -> None:
+        return
+
+    wrong, right = os.memfd_create("wrong"), os.memfd_create("right")
+    os.write(wrong, PAYLOAD[:-1] + bytes(1) if PAYLOAD[-1] else PAYLOAD[:-1] + b"x")
+    os.write(right, PAYLOAD)
+    header = replace(HEADER, segment_bytes=LENGTH, piece_bytes=LENGTH, segment_sha256=sha256(PAYLOAD).digest())
+    async with two(tmp_path) as (a, b):
+        receiver = BulkReceiver(lambda peer, header: region, received)
+        b.answer, sender = receiver.serve, BulkSender(a.gate)
+        with pytest.raises(Refused, match="bad_hash"):
+            await sender.send_segment(b.identity.peer_id, header, Region(wrong, 0, LENGTH), attempts=1)
+        await sender.send_segment(b.identity.peer_id, header, Region(right, 0, LENGTH), attempts=1)
+        assert receiver.counts == {"bytes_received": 2 * LENGTH, "payloads_bad_hash": 1, "payloads_received": 1}
+    assert os.pread(region.fd, LENGTH, START) == PAYLOAD
+    os.close(wrong)
+    os.close(right)
