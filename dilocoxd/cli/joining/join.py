@@ -39,9 +39,19 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
 
 
+def _time(_context: click.Context, _option: click.Parameter, value: float) -> float:
+    """Refuse what no clock reaches, or has passed already."""
+    if not 0 < value < math.inf:
+        raise click.BadParameter(f"{value} is no time to wait")
+    return value
+
+
 @click.command()
 @click.argument("addresses", metavar="[LINK...]", nargs=-1)
-@click.option("--timeout", "timeout_s", type=float, default=60.0, show_default=True, help="Seconds to find the run.")
+@click.option(
+    "--timeout", "timeout_s", type=float, default=60.0, show_default=True, callback=_time,
+    help="Seconds to find the run.",
+)  # fmt: skip
 @click.option("--no-run", is_flag=True, help="Only write the run directory.")
 @click.option("--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked.")
 @directory_option
@@ -65,8 +75,6 @@ def join(
 
     Repeating the command goes on with the same run directory; options change its site.toml.
     """
-    if not 0 < timeout_s < math.inf:
-        raise click.BadParameter(f"{timeout_s} is no time to wait", param_hint="--timeout")
     if not addresses:
         return show_local_runs()
     target = read_target(addresses)
