@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import re
+import shlex
 import ssl
 import urllib.error
 import urllib.request
@@ -95,7 +96,7 @@ class ApiClient:
             raise PeerError(
                 f"the daemon at {self.url} is of run {other}, and {self.run_directory} of run {self.run_id}: two sites"
                 " have one api.port; give this one another with `dilocoxd config set"
-                f" {self.run_directory} api.port=PORT`, and start it again"
+                f" {shlex.quote(self.run_directory)} api.port=PORT`, and start it again"
             )
 
     def _answer(self, path: str, body: Body, timeout_s: float) -> Any:
@@ -117,7 +118,8 @@ class ApiClient:
                 " daemon runs and that api.port is right"
             )
         if self.run_directory:
-            return PeerError(f"{silent}; if the daemon does not run, start it with `dilocoxd run {self.run_directory}`")
+            begin = f"dilocoxd run {shlex.quote(self.run_directory)}"
+            return PeerError(f"{silent}; if the daemon does not run, start it with `{begin}`")
         return PeerError(f"{silent}; check that the daemon runs and that api.port is right")
 
     def _refusal(self, path: str, error: urllib.error.HTTPError) -> PeerError:
@@ -211,8 +213,8 @@ def client_for(target: str | None) -> ApiClient:
     manifest, site = run_dir.load()
     if site.api.port == 0:
         raise ConfigError(
-            f"{target}: api.port = 0, so this site has no API; give it one with `dilocoxd config set {target}"
-            " api.port=8080`, and start it again"
+            f"{target}: api.port = 0, so this site has no API; give it one with"
+            f" `dilocoxd config set {shlex.quote(target)} api.port=8080`, and start it again"
         )
     own = ""
     with contextlib.suppress(OSError, UnicodeDecodeError):  # reading needs none, and a command says what is missing

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import sys
 import time
 from collections import deque
@@ -44,7 +45,9 @@ def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
     run_dir = open_run_dir(run_directory)
     path, label = run_dir.events, Labels(str(run_directory))
     if not path.is_file():
-        raise ConfigError(f"{path}: this run was never started here; begin with `dilocoxd run {run_dir.path}`")
+        raise ConfigError(
+            f"{path}: this run was never started here; begin with `dilocoxd run {shlex.quote(str(run_dir.path))}`"
+        )
     older = path.with_name(path.name + ".1")
     lines = (line for file in (older, path) for line in lines_of(file))
     found = deque(shown(lines, level, label), maxlen=min(last, sys.maxsize))

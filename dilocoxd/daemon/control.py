@@ -4,6 +4,7 @@ Nothing here waits: each command starts its effect and says what will happen. A 
 """
 
 import asyncio
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,7 +95,7 @@ class DaemonControl:
         if self._parts.lifecycle.state == "leaving":
             raise CommandRefused("the daemon is leaving already")
         self._stop("asked for over the API")
-        again = f"`dilocoxd run {self._parts.run_directory}`"
+        again = f"`dilocoxd run {shlex.quote(str(self._parts.run_directory))}`"
         return f"the daemon settles the round, writes its checkpoints and ends; start it again with {again}"
 
     def snapshot(self) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -199,7 +200,9 @@ def check_new_run_dir(path: Path, site: SiteConfig) -> None:
     """Raises ConfigError if `path` holds a run already, is a file, or is a folder with somebody else's files in it."""
     _require_text(path.absolute())
     if (path / "run.toml").exists():
-        raise ConfigError(f"{path}: holds a run already; use `dilocoxd run {path}`, or give --dir another directory")
+        raise ConfigError(
+            f"{path}: holds a run already; use `dilocoxd run {shlex.quote(str(path))}`, or give --dir another directory"
+        )
     try:
         names = {entry.name for entry in path.iterdir()} if path.exists() else set()
     except OSError as error:

@@ -1,6 +1,7 @@
 """`dilocoxd config`: what holds at a site and where it comes from, and changing its site.toml."""
 
 import json
+import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -98,7 +99,7 @@ def set_config(run_directory: Path, assignments: tuple[str, ...]) -> int:
 def _fixed_sentence(run_directory: Path, section: str, field: str) -> str:
     return (
         f"{section}.{field} belongs to run.toml, {WHY_FIXED}; go on from this run's model in a new run with that value:"
-        f" dilocoxd start --from {run_directory} --set {section}.{field}=..."
+        f" dilocoxd start --from {shlex.quote(str(run_directory))} --set {section}.{field}=..."
     )
 
 

@@ -1,6 +1,7 @@
 """What commands about the trained model have in common: which run, and which tokenizer."""
 
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -66,7 +67,7 @@ def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> Toke
     if run.run_dir is not None and not run.rounds() and not run.run_dir.events.is_file():
         raise ConfigError(
             f"{run.run_dir.path}: this run was never started here, so no model is in it yet; begin with"
-            f" `dilocoxd run {run.run_dir.path}`"
+            f" `dilocoxd run {shlex.quote(str(run.run_dir.path))}`"
         )
     if given is not None:
         found = TokenizerFiles(given)

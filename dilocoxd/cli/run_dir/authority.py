@@ -2,6 +2,7 @@
 
 import re
 import secrets
+import shlex
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -199,8 +200,9 @@ def rotate(
         path = signed or Path(f"authorities-{request.terms.number}.json")
         request.save(path)
         click.echo(f"{len(request.signatures)} of {ring.authorities.threshold} authorities have signed {path}")
-        click.echo(f"have the others run: dilocoxd authority sign {path} KEY_FILE")
-        click.echo(f"then:                dilocoxd authority rotate {run_directory} --signed {path}")
+        click.echo(f"have the others run: dilocoxd authority sign {shlex.quote(str(path))} KEY_FILE")
+        place, file = shlex.quote(str(run_directory)), shlex.quote(str(path))
+        click.echo(f"then:                dilocoxd authority rotate {place} --signed {file}")
         return 0
     change = AuthorityChange(request.terms, request.signatures, ())
     body = {"change": encode_struct(change).hex()}

@@ -1,6 +1,7 @@
 """`dilocoxd id` and `dilocoxd identity new`: who a site is, and how it becomes somebody else."""
 
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import Final
@@ -61,7 +62,7 @@ def new(run_directory: Path) -> int:
     if not is_member:
         click.echo("the run does not know this identity: join again with a new link")
         return 0
-    click.echo(f"go on with: dilocoxd run {run_directory}")
+    click.echo(f"go on with: dilocoxd run {shlex.quote(str(run_directory))}")
     return 0
 
 

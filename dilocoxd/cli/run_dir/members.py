@@ -1,6 +1,7 @@
 """`dilocoxd invite | members | evict`: who may join a run, and who did. Who decides it: authority.py."""
 
 import re
+import shlex
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,7 @@ def invite(run_directory: Path, expires: str, uses: int, role: str, signed: Path
     new_request("invite", terms, ring).save(path)
     click.echo(f"{len(ring.keys)} of {ring.authorities.threshold} authorities have signed {path}")
     click.echo(f"have the others run: dilocoxd authority sign {path} KEY_FILE")
-    click.echo(f"then:                dilocoxd invite {run_directory} --signed {path}")
+    click.echo(f"then:                dilocoxd invite {shlex.quote(str(run_directory))} --signed {path}")
     return 0
 
 
@@ -236,7 +237,7 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
         request.save(path)
         click.echo(f"{len(request.signatures)} of {ring.authorities.threshold} authorities have signed {path}")
         click.echo(f"have the others run: dilocoxd authority sign {path} KEY_FILE")
-        click.echo(f"then:                dilocoxd evict {site} {run_directory} --signed {path}")
+        click.echo(f"then:                dilocoxd evict {site} {shlex.quote(str(run_directory))} --signed {path}")
         return 0
     body = {"revocation": encode_struct(revocation).hex()}
     click.echo(client.ask("/v1/control/evict", CommandDone, body).text)

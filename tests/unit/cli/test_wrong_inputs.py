@@ -125,3 +125,22 @@ def test_time_that_is_none_is_wrong_usage(seconds: str, here: Path) -> None:
     """It was `dilocoxd: ; check how it is written, or give the site's IP address in its place`."""
     with pytest.raises(UsageError, match="is no time to wait"):
         invoke("join", "127.0.0.1:9", "--timeout", seconds)
+
+
+def test_commands_in_messages_can_be_copied_where_a_folder_has_blanks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`start it with `dilocoxd run two words``, pasted, was wrong usage; only the last line of a stop had quotes."""
+    monkeypatch.chdir(tmp_path)
+    invoke("init", "tiny", "--dir", "two words", "--host", "127.0.0.1", "--port", "0", "--api-port", "0")
+    for typed, told in (
+        (["init", "tiny", "--dir", "two words"], "use `dilocoxd run 'two words'`"),
+        (["config", "set", "two words", "outer.lr=1"], "dilocoxd start --from 'two words' --set outer.lr="),
+        (["logs", "two words"], f"begin with `dilocoxd run '{tmp_path}/two words'`"),
+        (["export", "two words", "--out", "model"], f"begin with `dilocoxd run '{tmp_path}/two words'`"),
+        (["status", "two words"], "`dilocoxd config set 'two words' api.port=8080`"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            invoke(*typed)
+        assert told in str(refused.value)
+    assert "go on with: dilocoxd run 'two words'" in invoke("identity", "new", "two words").output
