@@ -4,6 +4,11 @@ Both take turns in the same processes, block by block, with the same model, batc
 object: for each layout the CPU seconds of the plain loop as a share of ours, of all ranks together, median and range
 over the blocks; 1 is no cost. Plain: one process, torch's fully_shard around each block and the whole, or torch's
 PipelineStage and 1F1B schedule in each of two, nothing else.
+
+`schedules`: the pipeline of two under each schedule, in turns in the same processes too; time and CPU time of a step as
+a share of what 1f1b took in the same block, and the part of a step in which the two wait for each other. Time says
+something only where nobody else wants the two cores, or with `--asleep-ms 20`: then each block takes so long for each
+of its three passes without a processor, as on a device of its own.
 """
 
 import argparse
@@ -13,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +43,11 @@ LAYOUTS = {
     "shard = 2": PipelineConfig(1, batch_sequences=BATCH, num_microbatches=1, shard=2),
     "pipeline = 2": PipelineConfig(2, batch_sequences=BATCH, num_microbatches=MICROBATCHES),
 }
+SCHEDULES = {
+    name: PipelineConfig(2, schedule=name, stages_per_rank=slices, batch_sequences=BATCH, num_microbatches=MICROBATCHES)
+    for name, slices in (("1f1b", 1), ("interleaved1f1b", 2), ("interleavedzerobubble", 2), ("zbvzerobubble", 2))
+}
+"""Each slice of two has one of the four layers."""
 
 
 class Loop(Protocol):
@@ -119,10 +130,21 @@ class OurLoop:
             filled(module)
         self.training = InnerTraining(pipeline, OptimizerConfig(lr=1e-4))
         self.channel = CommandChannel(None, pipeline.control)  # type: ignore[arg-type]
+        self.bubble = 0.0
+        """Of the newest step."""
 
     def step(self, ids: torch.Tensor, targets: torch.Tensor) -> None:
-        _, squares = self.channel.sum(self.training.gradients(ids, targets))
+        shares = self.training.gradients(ids, targets)
+        _, squares, computed_s = self.channel.sum((*shares, self.training.computed_s))
+        self.bubble = self.training.pipeline.clock.waited(computed_s / dist.get_world_size())
         self.training.update(squares)
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    """Token ids and targets."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, MODEL.vocab_size, (BATCH, MODEL.seq_len + 1), generator=generator)
+    return tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
 
 
 def compared(name: str, options: argparse.Namespace) -> dict[str, object]:
@@ -151,10 +173,77 @@ def compared(name: str, options: argparse.Namespace) -> dict[str, object]:
     }
 
 
+def fall_asleep(seconds: float) -> None:
+    """Stages made from here on are those of devices of their own: each block takes so long for its forward pass, for
+    the gradient of its input and for those of its weights, besides what the processor computes."""
+    from dilocoxd.trainer.parallel import timed_stage
+
+    class Asleep(timed_stage.TimedStage):
+        def _sleep(self, times: int) -> None:
+            with self._clock.computing():
+                time.sleep(times * seconds * len(list(self.submod.blocks())))  # type: ignore[operator]
+
+        def forward_one_chunk(self, *args: Any, **more: Any) -> Any:
+            self._sleep(1)
+            return super().forward_one_chunk(*args, **more)
+
+        def backward_one_chunk(self, *args: Any, full_backward: bool = True, **more: Any) -> Any:
+            # Nobody wants the gradient of the first input: torch leaves that stage all its work for later.
+            self._sleep(2 if full_backward else 0 if self.is_first else 1)
+            return super().backward_one_chunk(*args, full_backward=full_backward, **more)
+
+        def backward_weight_one_chunk(self, *args: Any, **more: Any) -> Any:
+            self._sleep(2 if self.is_first else 1)
+            return super().backward_weight_one_chunk(*args, **more)
+
+    timed_stage.TimedStage = Asleep  # type: ignore[misc]
+
+
+def schedules(options: argparse.Namespace) -> dict[str, object]:
+    """Rows of all schedules of two processes."""
+    if options.asleep_ms:
+        fall_asleep(options.asleep_ms / 1e3)
+    loops = {name: OurLoop(config) for name, config in SCHEDULES.items()}
+    ids, targets = batch()
+    found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in loops}
+    for block in range(options.blocks + 1):
+        turn = block % len(loops)
+        for name in [*loops][turn:] + [*loops][:turn]:
+            loop, bubbles = loops[name], []
+            dist.barrier()
+            began, before = time.perf_counter(), time.process_time()
+            for _ in range(options.steps):
+                loop.step(ids, targets)
+                bubbles.append(loop.bubble)
+            spent = torch.tensor([time.process_time() - before], dtype=torch.float64)
+            wall_s = time.perf_counter() - began
+            dist.all_reduce(spent)
+            if block:  # the first warms up
+                found[name].append((wall_s, float(spent), statistics.median(bubbles)))
+    return {name: _of_first(found, name, options.steps) for name in found}
+
+
+def _of_first(
+    found: Mapping[str, Sequence[tuple[float, float, float]]], name: str, steps: int
+) -> dict[str, float | list[float]]:
+    walls, cpus = (
+        [ours[which] / first[which] for ours, first in zip(found[name], found["1f1b"], strict=True)] for which in (0, 1)
+    )
+    return {
+        "time_of_1f1b": round(statistics.median(walls), 3),
+        "range": [round(min(walls), 3), round(max(walls), 3)],
+        "cpu_of_1f1b": round(statistics.median(cpus), 3),
+        "ms_per_step": round(1e3 * statistics.median(wall for wall, _, _ in found[name]) / steps, 1),
+        "bubble": round(statistics.median(bubble for _, _, bubble in found[name]), 3),
+    }
+
+
 def worker(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = {name: compared(name, options) for name in options.worker}
+    found: dict[str, object] = {name: compared(name, options) for name in options.worker}
+    if dist.get_world_size() > 1:
+        found["schedules"] = schedules(options)
     if dist.get_rank() == 0:
         options.out.write_text(json.dumps(found), encoding="utf-8")
     dist.barrier()
@@ -168,7 +257,8 @@ def launch(num_ranks: int, options: argparse.Namespace) -> dict[str, object]:
     subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts=0",
          f"--nproc-per-node={num_ranks}", "-m", "tests.bench.models.layouts", "--worker", *names,
-         "--steps", str(options.steps), "--blocks", str(options.blocks), "--out", str(out)],
+         "--steps", str(options.steps), "--blocks", str(options.blocks), "--out", str(out),
+         "--asleep-ms", str(options.asleep_ms)],
         check=True, env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
     found: dict[str, object] = json.loads(out.read_text(encoding="utf-8"))
@@ -178,12 +268,13 @@ def launch(num_ranks: int, options: argparse.Namespace) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--worker", choices=list(LAYOUTS), nargs="+")
+    parser.add_argument("--worker", choices=list(LAYOUTS), nargs="*")
     parser.add_argument("--steps", type=int, default=5, help="of a block: turns so short that noise meets both")
     parser.add_argument("--blocks", type=int, default=24)
+    parser.add_argument("--asleep-ms", type=float, default=0.0, help="of each pass of a block, for schedules")
     parser.add_argument("--out", type=Path, default=Path(os.devnull))
     options = parser.parse_args()
-    if options.worker:
+    if options.worker is not None:
         worker(options)
     sys.stdout.write(json.dumps(launch(1, options) | launch(2, options), indent=1) + "\n")
 

@@ -6,6 +6,7 @@ processes end at once; `silent`: its cable is cut, so that nobody tells the head
 head has given the trainers up), placed (each stage has a node), loaded (the trainers have model, anchor and moments),
 and the first inner step. Part of it is waited on purpose: STAGE_CHOICE_S (daemon/head/stage.py) for the lost node, and
 before a restart 0.5 s, which doubles with each one within ten minutes, up to 5 s.
+`head`: its daemon is killed and started at once; noticed is when all of it has ended.
 """
 
 import argparse
@@ -32,7 +33,9 @@ NODES = ("n1", "n2", "n3")
 PORT = 31340
 PATIENCE_S = 150.0
 LOOK_S = 0.03
-WAYS = ("killed", "silent")
+HEAD = "head"
+"""Its daemon is killed, not a node."""
+WAYS = ("killed", "silent", HEAD)
 
 
 @dataclass(frozen=True)
@@ -78,23 +81,34 @@ class Bench:
             self.end(name)
         else:
             self.network.cut(name)
-        times: list[float] = []
+        self.until(lambda status: _trainer(status).get("state") in ("lost", "starting"), "the loss is noticed")
+        times = [time.monotonic() - began]
+        steps = self.site.state()["totals"]["inner_steps"]
+        return self._until_trained(began, times, generation, steps)
+
+    def restart_head(self) -> Loss:
+        """Kill the head's daemon and start it at once, until the site trains; `noticed`: nothing of it runs."""
+        assert self.site.process is not None
+        began = time.monotonic()
+        os.kill(self.site.process.pid, signal.SIGKILL)
+        self.site.process.wait()
+        wait_until(lambda: not self.network.pids("head"), "all of the head has ended", PATIENCE_S, poll_s=LOOK_S)
+        times = [time.monotonic() - began]
+        self.site.start()
+        return self._until_trained(began, times, 0, 0)
+
+    def _until_trained(self, began: float, times: list[float], generation: int, steps: int) -> Loss:
+        """`times` so far, with what follows after this generation and so many inner steps."""
 
         def reached(condition: Callable[[dict[str, Any]], Any], what: str) -> None:
             self.until(condition, what)
             times.append(time.monotonic() - began)
 
-        def trainer(status: dict[str, Any]) -> dict[str, Any]:
-            found: dict[str, Any] = (status.get("workers") or {}).get("trainer") or {}
-            return found
-
         def is_new(status: dict[str, Any]) -> bool:
-            return bool(trainer(status).get("generation", 0) > generation)
+            return bool(_trainer(status).get("generation", 0) > generation)
 
-        reached(lambda status: trainer(status).get("state") in ("lost", "starting"), "the loss is noticed")
-        steps = self.site.state()["totals"]["inner_steps"]
         reached(lambda status: is_new(status) and _stages(status) == 2, "each stage has a node")
-        reached(lambda status: is_new(status) and trainer(status)["state"] == "running", "the model is loaded")
+        reached(lambda status: is_new(status) and _trainer(status)["state"] == "running", "the model is loaded")
         reached(lambda status: (status.get("totals") or {}).get("inner_steps", 0) > steps, "it trains")
         return Loss(*times)
 
@@ -110,6 +124,11 @@ class Bench:
         """Name of a node that has a stage now."""
         busy = [stage["node"] for stage in self.site.state()["nodes"]["stages"]]
         return next(name for name in NODES if any(f"({self.network.address(name)})" in node for node in busy))
+
+
+def _trainer(status: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = (status.get("workers") or {}).get("trainer") or {}
+    return found
 
 
 def _stages(status: dict[str, Any]) -> int:
@@ -162,6 +181,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="node-loss-") as folder, running(Path(folder)) as bench:
         for _ in range(options.times):
             for way in options.ways.split(","):
+                if way == HEAD:
+                    found.append((way, bench.restart_head()))
+                    continue
                 name = bench.one_that_trains()
                 found.append((way, bench.lose(name, way)))
                 bench.bring_back(name, way)
