@@ -5,6 +5,7 @@ Puts the formulas of this room together; decides nothing. Source: docs/planning.
 
 from dataclasses import dataclass
 
+from dilocoxd.compress import loops_file
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.machines.exchange.cost import ExchangeCost, ExchangeWork, Link, bytes_each_way, exchange_cost
@@ -70,6 +71,7 @@ def plan_with(manifest: Manifest, place: Deployment, weight: Footprint) -> Plan:
         codec=strategy.codec,
         num_sites=shape.num_sites,
         is_gathered=manifest.is_gathered,
+        is_compiled=loops_file() is not None,
     )
     exchange = exchange_cost(work, place.link)
     steps = strategy.inner_steps

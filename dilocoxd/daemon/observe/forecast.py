@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.answers.status import ExchangeTimes
+from dilocoxd.compress import loops_file
 from dilocoxd.daemon.site.interface import SiteLayout
 from dilocoxd.machines.exchange.cost import LINE_SHARE, ExchangeWork, Link, exchange_cost
 
@@ -33,6 +34,7 @@ class ExchangeForecast:
     def __init__(self, codec: str, layout: Callable[[], SiteLayout | None], *, is_gathered: bool = False) -> None:
         self._codec = codec
         self._is_gathered = is_gathered
+        self._is_compiled = loops_file() is not None
         self._layout = layout
         self._bytes_per_s = 0.0
         self.newest: ExchangeTimes | None = None
@@ -54,4 +56,4 @@ class ExchangeForecast:
         table = max(layout.payload_bytes.values(), key=lambda rows: sum(map(sum, rows)))
         payload_bytes = sum(map(sum, table))
         counts = (layout.numel, payload_bytes, len(table[0]), len(table))
-        return ExchangeWork(*counts, self._codec, num_sites, self._is_gathered)
+        return ExchangeWork(*counts, self._codec, num_sites, self._is_gathered, is_compiled=self._is_compiled)

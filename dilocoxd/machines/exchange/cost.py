@@ -9,31 +9,44 @@ from typing import Final
 
 LINE_SHARE: Final = 0.96
 """Part of a link's rate that payload bytes get on data connections, headers and acknowledgements off."""
-ROUND_TRIPS_PER_TURN: Final = 2.35
-"""Of contributions, and again of results, however many segments they are: each connection carries one behind the other.
-Half is the way there and back, the rest what connections take to be fast. Measured 2.2 and 2.5 at 100 ms."""
+ROUND_TRIPS_PER_TURN: Final = 0.75
+"""Of contributions, and again of results, however many segments they are: each connection carries one behind the other,
+and is still as fast as in the round before. Half is the way; measured on a quiet machine, 4 kB at 100 ms: 0.77."""
 TURNS: Final = 2
 """Contributions first, results after them."""
 CONNECTIONS_PER_PEER: Final = 8
 CONNECTION_WINDOW_BYTES: Final = 2_200_000
-"""Bytes under way on one connection, by the kernel's own limits: a plain one moves 26 MB/s at 100 ms."""
-FIXED_S: Final = 0.15
-"""Messages, hashes and turns of the event loops that no size of payload changes."""
-MEMORY_BYTES_PER_S: Final = 10.8e9
+"""Bytes under way on one connection, by the kernel's own limits (tcp_wmem of 4 MiB): a plain one moves 26 MB/s at 100
+ms. It is that of a data connection as of p2pd's."""
+FIXED_S: Final = 0.015
+"""Messages and turns of the event loops that nothing changes, with a core for them: 0.012 on a quiet machine."""
+SEGMENT_S: Final = 0.25e-3
+"""CPU time of an offer, its answer and its receipt, at both ends together."""
+MEMORY_BYTES_PER_S: Final = 10.0e9
 """Speed of the plain copy in whose units codecs are measured (docs/benchmarks.md)."""
+WEIGHING_COPIES: Final = 6.0
+"""Of what an owner sums: norms, products of every two shares, the sum itself. With the codec 2.8 (int4) and 3.3 ns
+(int2) a value were measured, of which the codec is 0.4 and 0.7 (docs/lab/benchmarks.md, Compiled loops)."""
 VOTE_S_PER_SITE: Final = 1e-4
 CODEC_COPIES: Final[dict[str, tuple[float, float]]] = {
-    "fp32": (1.9, 1.8),
-    "fp16": (1.9, 1.7),
-    "bf16": (1.9, 1.7),
-    "int8": (1.6, 1.2),
-    "int8bins": (16.0, 2.0),
-    "int4": (2.6, 1.9),
-    "e3m0": (18.5, 2.5),
-    "int2": (22.0, 2.5),
-    "topk": (21.0, 2.5),
+    "fp32": (2.3, 1.8),
+    "fp16": (2.3, 1.6),
+    "bf16": (1.9, 1.6),
+    "int8": (1.6, 0.7),
+    "int8bins": (10.4, 2.3),
+    "int4": (2.3, 1.1),
+    "e3m0": (5.7, 3.3),
+    "int2": (6.3, 1.5),
+    "topk": (5.5, 1.6),
 }
-"""(encode, decode) of a codec in copies of the same fp32 bytes, on one core."""
+"""(encode, decode) of a codec in copies of the same fp32 bytes, on one core, by torch alone."""
+COMPILED_COPIES: Final[dict[str, tuple[float, float]]] = {
+    "int8": (1.5, 0.6),
+    "int4": (0.85, 0.6),
+    "int2": (2.1, 0.7),
+    "topk": (4.1, 1.8),
+}
+"""The same by compiled loops, of those that have them (docs/lab/measured.md, codecs)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +65,14 @@ class ExchangeWork:
     parameters: int
     payload_bytes: int
     num_segments: int
-    """Of one pass; how many there are costs nothing on data connections."""
+    """Of one pass; on data connections none waits for the answer to another."""
     num_passes: int
     codec: str
     num_sites: int
     is_gathered: bool = False
     """Everybody gets all contributions and sums them itself."""
+    is_compiled: bool = False
+    """Codecs work by their compiled loops (ADR 38)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +98,11 @@ class ExchangeCost:
         return self.transfer_s + self.latency_s + self.reduce_s + self.decode_s + self.fixed_s
 
 
+def copies_of(codec: str, *, is_compiled: bool) -> tuple[float, float]:
+    """(encode, decode) in copies of the same fp32 bytes, on one core."""
+    return COMPILED_COPIES.get(codec, CODEC_COPIES[codec]) if is_compiled else CODEC_COPIES[codec]
+
+
 def bytes_each_way(payload_bytes: int, num_sites: int, *, is_gathered: bool = False) -> float:
     """Bytes that pass a site's link in one exchange, up and down alike: its shares, and the results it owns; where
     everything is gathered its whole contribution, once to each other site."""
@@ -95,17 +115,21 @@ def exchange_cost(work: ExchangeWork, link: Link) -> ExchangeCost:
     if others < 1:
         return ExchangeCost(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     copy_s = 4 * work.parameters / MEMORY_BYTES_PER_S
-    encode, decode = CODEC_COPIES[work.codec]
+    encode, decode = copies_of(work.codec, is_compiled=work.is_compiled)
     turns, summed = (1, work.num_sites) if work.is_gathered else (TURNS, 1)
     sent = bytes_each_way(work.payload_bytes, work.num_sites, is_gathered=work.is_gathered)
+    transfer_s = sent / usable_bytes_per_s(link, others)
+    round_trips_s = ROUND_TRIPS_PER_TURN * link.rtt_s * turns * work.num_passes
     return ExchangeCost(
-        transfer_s=sent / usable_bytes_per_s(link, others),
-        latency_s=ROUND_TRIPS_PER_TURN * link.rtt_s * turns * work.num_passes,
+        transfer_s=transfer_s,
+        # Results follow contributions segment by segment: a line that is busy all the time waits at its ends only,
+        # and what is sent last waits for all round trips, but for what the line did meanwhile.
+        latency_s=max(round_trips_s / turns, round_trips_s - transfer_s * (1 - 1 / turns)),
         encode_s=encode * copy_s,
-        reduce_s=summed * (decode + encode / work.num_sites) * copy_s,
+        reduce_s=summed * (decode + WEIGHING_COPIES + encode / work.num_sites) * copy_s,
         decode_s=decode * copy_s,
         vote_s=link.rtt_s + VOTE_S_PER_SITE * work.num_sites,
-        fixed_s=FIXED_S,
+        fixed_s=FIXED_S + SEGMENT_S * work.num_segments * work.num_passes,
     )
 
 

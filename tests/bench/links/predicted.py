@@ -1,19 +1,27 @@
 """How long an exchange lasts beside what `dilocoxd plan` says: `python -m tests.bench.links.predicted`.
 
-`[--mbits 100,200,1000] [--rtts-ms 0,100,100] [--rounds 5] [--hidden-size 256] [--step-s 0.2]`: one link for each pair;
-two real sites on the test internet, by default 10.5M parameters in int4, 5.4 MB a contribution. `measured`: median of
-`exchange_s` of both sites' rounds, after those in which they met; `predicted`: the same part by the formulas.
+`[--sites 2,3] [--mbits 20,100,500,1000] [--rtts-ms 0,50,100,200] [--rounds 4] [--codec int2] [--hidden-size 256]
+[--step-s 0.5]`: each rate with each round trip. Real sites on the test internet, new ones for each rate,
+for BBR would go on as slow as it had learned on the one before; by default 10.5M parameters in the codec of `default`,
+2.8 MB a contribution. `measured`: median of `exchange_s` of all sites' rounds, those left out that had begun with
+another round trip; `least` is nearest to a machine with nothing else to do; `predicted`: the same part by the formulas,
+without what the test link lets pass at once after a pause.
 """
 
 import argparse
 import json
 import os
+import signal
 import statistics
+import sys
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
+from dilocoxd.compress import loops_file
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.machines.exchange.cost import ExchangeWork, Link, exchange_cost
@@ -30,7 +38,9 @@ from tests.harness.running.warm import STEP_VARIABLE
 
 MODEL = {"vocab_size": 4096, "num_layers": 8, "num_heads": 4, "num_kv_heads": 4, "seq_len": 32}
 SEGMENT_ELEMENTS = 262_144
-NAMES = "ab"
+NAMES = "abcdefgh"
+BURST_BYTES = 256 * 1024
+"""Of tbf (network_namespaces.BURST)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,91 +49,123 @@ class Cell:
 
     mbit: float
     rtt_s: float
-    rounds: int
-    hidden_size: int
-    step_s: float
 
     @property
     def link(self) -> Link:
         return Link(self.mbit * 1e6, self.mbit * 1e6, self.rtt_s)
 
 
-def settings(cell: Cell, folder: Path) -> list[str]:
-    """Options of the founder's `init`."""
-    values: dict[str, object] = {f"model.{name}": value for name, value in MODEL.items()} | {
-        "data.corpus": f'"{write_corpus(folder)}"',
-        "data.validation_sequences": 2,
-        "data.evaluate_every_rounds": 0,
-        "inner.batch_sequences": 1,
-        "inner.microbatches": 1,
-        "strategy.codec": '"int4"',
-        "strategy.inner_steps": 5,
-        "strategy.segment_elements_max": SEGMENT_ELEMENTS,
-        "model.hidden_size": cell.hidden_size,
-        "model.intermediate_size": 4 * cell.hidden_size,
-        "round.grace_min_s": 2.0,
-        "round.grace_max_s": 30.0,
-    }
-    return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is exchanged."""
+
+    num_sites: int
+    codec: str
+    hidden_size: int
+    rounds: int
+    step_s: float
+
+    def settings(self, folder: Path) -> list[str]:
+        """Options of the founder's `init`."""
+        values: dict[str, object] = {f"model.{name}": value for name, value in MODEL.items()} | {
+            "data.corpus": f'"{write_corpus(folder)}"',
+            "data.validation_sequences": 2,
+            "data.evaluate_every_rounds": 0,
+            "inner.batch_sequences": 1,
+            "inner.microbatches": 1,
+            "inner.optimizer": '"adamw"',
+            "strategy.codec": f'"{self.codec}"',
+            "strategy.inner_steps": 4,
+            "strategy.segment_elements_max": SEGMENT_ELEMENTS,
+            "model.hidden_size": self.hidden_size,
+            "model.intermediate_size": 4 * self.hidden_size,
+            "round.grace_min_s": 2.0,
+            "round.grace_max_s": 30.0,
+        }
+        return [word for name, value in values.items() for word in ("--set", f"{name}={value}")]
 
 
-def exchanges_s(member: NamespacedSite, first: int) -> list[float]:
-    """Of the rounds from `first` on."""
-    rows = [row for row in member.rounds() if row["round"] >= first and row["committed_at"]]
-    return [row["times"]["exchange_s"] for row in rows if row["times"]["exchange_s"]]
+def exchanges_s(member: NamespacedSite, first: int, num_sites: int) -> list[float]:
+    """Of the rounds from `first` on that all sites were in."""
+    rows = [row for row in member.rounds() if row["round"] >= first and len(row["contributors"]) == num_sites]
+    return [row["times"]["exchange_s"] for row in rows if row["committed_at"] and row["times"]["exchange_s"]]
 
 
-def row(cell: Cell) -> dict[str, object]:
-    """Rounds of two sites, after those in which they met."""
+def rows(run: Run, cells: Sequence[Cell]) -> Iterator[dict[str, object]]:
+    """Of sites that go on while their round trips become those of one cell after the other; the rate is one for all."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        internet = stack.enter_context(Internet(f"ch{os.getpid() % 10000}pm", NAMES, rtt(cell.rtt_s)))
-        members = founded(folder, internet, *settings(cell, folder), target="tiny:default")
-        for name in NAMES:
-            internet.shape(name, cell.mbit)
+        names = NAMES[: run.num_sites]
+        internet = stack.enter_context(Internet(f"ch{os.getpid() % 10000}pm", names, rtt(0)))
+        members = founded(folder, internet, *run.settings(folder), target="tiny:default")
+        for name in names:
+            internet.shape(name, cells[0].mbit)
         stack.enter_context(sites(*members))
         for member in members:
-            member.environment |= {STEP_S_VARIABLE: str(cell.step_s), STEP_VARIABLE: "0", NICE_VARIABLE: "0"}
+            member.environment |= {STEP_S_VARIABLE: str(run.step_s), STEP_VARIABLE: "0", NICE_VARIABLE: "0"}
             member.start_command([*PYTHON, "tests.bench.links.watched_site", str(member.run_dir)])
-        wait_entry_with(members[0], {peer_of(member) for member in members}, 0)
-        first = len(members[0].rounds()) + 2
-        members[0].wait_height(first + cell.rounds, PATIENCE_S)
-        measured = [seconds for member in members for seconds in exchanges_s(member, first)]
-        work = work_of(members[0].run_dir)
-        predicted = exchange_cost(work, cell.link).exchange_s
-        median = statistics.median(measured)
-        return {
-            "link": f"{cell.mbit:g} Mbit/s, {1000 * cell.rtt_s:g} ms",
-            "MB": round(work.payload_bytes / 1e6, 2),
-            "segments": work.num_segments,
-            "measured": round(median, 3),
-            "least": round(min(measured), 3),
-            "predicted": round(predicted, 3),
-            "ratio": round(median / predicted, 2),
-            "load_1min": round(os.getloadavg()[0], 1),
-        }
+        peers = {peer_of(member) for member in members}
+        wait_entry_with(members[0], peers, 0)
+        work = work_of(members[0].run_dir, run.num_sites)
+        for cell in cells:
+            internet.set(rtt(cell.rtt_s))
+            first = members[0].status()["height"] + 2  # one is under way, perhaps
+            members[0].wait_height(first + run.rounds, PATIENCE_S)
+            wait_entry_with(members[0], peers, first)
+            yield row(cell, work, [seconds for one in members for seconds in exchanges_s(one, first, run.num_sites)])
 
 
-def work_of(run_dir: Path) -> ExchangeWork:
-    """What one exchange of this run moves between two sites."""
+def row(cell: Cell, work: ExchangeWork, measured: Sequence[float]) -> dict[str, object]:
+    """A line of the table."""
+    predicted = exchange_cost(work, cell.link).exchange_s - 8 * BURST_BYTES / (cell.mbit * 1e6)
+    median = statistics.median(measured)
+    return {
+        "sites": work.num_sites,
+        "link": f"{cell.mbit:g} Mbit/s, {1000 * cell.rtt_s:g} ms",
+        "MB": round(work.payload_bytes / 1e6, 2),
+        "rounds": len(measured),
+        "measured": round(median, 3),
+        "least": round(min(measured), 3),
+        "predicted": round(predicted, 3),
+        "ratio": round(median / predicted, 2),
+        "load_1min": round(os.getloadavg()[0], 1),
+    }
+
+
+def work_of(run_dir: Path, num_sites: int) -> ExchangeWork:
+    """What one exchange of this run moves between its sites."""
     manifest = load_manifest(run_dir / "run.toml")
-    weight = footprint(manifest, shape_of(manifest, None, len(NAMES)))
-    counts = (weight.parameters, weight.payload_bytes, weight.num_segments, weight.num_passes)
-    return ExchangeWork(*counts, manifest.strategy.codec, len(NAMES))
+    weight = footprint(manifest, shape_of(manifest, None, num_sites))
+    return ExchangeWork(
+        parameters=weight.parameters,
+        payload_bytes=weight.payload_bytes,
+        num_segments=weight.num_segments,
+        num_passes=weight.num_passes,
+        codec=manifest.strategy.codec,
+        num_sites=num_sites,
+        is_compiled=loops_file() is not None,
+    )
+
+
+def numbers(text: str) -> list[float]:
+    return [float(one) for one in text.split(",")]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mbits", default="100,200,1000")
-    parser.add_argument("--rtts-ms", default="0,100,100")
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--sites", default="2,3")
+    parser.add_argument("--mbits", default="20,100,500,1000")
+    parser.add_argument("--rtts-ms", default="0,50,100,200")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--codec", default="int2")
     parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--step-s", type=float, default=0.2)
+    parser.add_argument("--step-s", type=float, default=0.5)
     options = parser.parse_args()
-    pairs = zip(options.mbits.split(","), options.rtts_ms.split(","), strict=True)
-    for mbit, milliseconds in pairs:
-        cell = Cell(float(mbit), float(milliseconds) / 1000, options.rounds, options.hidden_size, options.step_s)
-        print(json.dumps(row(cell)), flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    for num_sites, mbit in product(map(int, options.sites.split(",")), numbers(options.mbits)):
+        run = Run(num_sites, options.codec, options.hidden_size, options.rounds, options.step_s)
+        for found in rows(run, [Cell(mbit, milliseconds / 1000) for milliseconds in numbers(options.rtts_ms)]):
+            print(json.dumps(found), flush=True)
 
 
 if __name__ == "__main__":

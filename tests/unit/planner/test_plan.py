@@ -152,7 +152,7 @@ def test_stages_share_the_trainers_memory() -> None:
 
 
 def test_advice_is_better_and_never_worse() -> None:
-    manifest = run_of("demo:diloco")
+    manifest = run_of("demo:dilocox")
     plan = plan_run(manifest, place(step_s=1.0))
     found = better_settings(manifest, place(step_s=1.0), plan)
     assert len(found) == 2
