@@ -118,8 +118,9 @@ class ApiClient:
                 " daemon runs and that api.port is right"
             )
         if self.run_directory:
-            begin = f"dilocoxd run {shlex.quote(self.run_directory)}"
-            return PeerError(f"{silent}; if the daemon does not run, start it with `{begin}`")
+            return PeerError(
+                f"{silent}; if the daemon does not run, start it with `dilocoxd run {shlex.quote(self.run_directory)}`"
+            )
         return PeerError(f"{silent}; check that the daemon runs and that api.port is right")
 
     def _refusal(self, path: str, error: urllib.error.HTTPError) -> PeerError:
