@@ -193,7 +193,14 @@ def show_and_ask(manifest: Manifest, site: SiteConfig, who: Newcomer, *, is_aske
     for name, text in what_joining_means(manifest, site, who):
         tell(f"{name:<11}{text}", 11)
     if is_asked and sys.stdin.isatty() and sys.stderr.isatty():
-        click.confirm("join this run?", default=True, abort=True, err=True)
+        try:
+            is_wanted = click.confirm("join this run?", default=True, err=True)
+        except click.Abort:
+            tell("")  # what was typed to end it stands on the line of the question
+            is_wanted = False
+        if not is_wanted:
+            tell("not joined; nothing was written here")
+            raise click.Abort
 
 
 def _texts(manifest: Manifest, site: SiteConfig) -> str:

@@ -1,5 +1,6 @@
 """`--from RUN_DIR[@ROUND]`: a new run whose first parameters are a state of another one; what it takes over from it."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.trained.chain import read_chain
 from dilocoxd.trained.found import StoredRun
 from dilocoxd.trained.tokenizer import TOKENIZER_NAME
+
+DIGITS_MAX = 18
+"""Of a round; Python makes no number of thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,9 @@ def parent_of(text: str) -> Parent:
         )
     run = run_of(path)
     newest = max(_newest(run), *run.rounds(), 0)
-    wanted = int(number) if mark and number.isdecimal() else newest
+    wanted = newest
+    if mark and number.isdecimal():
+        wanted = int(number) if len(number) <= DIGITS_MAX else sys.maxsize
     if wanted > newest:
         raise ConfigError(f"--from {text}: round {wanted} is not there yet; write at most {path}@{newest}")
     return Parent(path, run, wanted)

@@ -48,7 +48,8 @@ def look_at_tips(height: Height, state: str, now: Monotonic) -> Recover | Waitin
         return Waiting("claims that are old enough")
     kinds = sorted({claim.kind for claim in claims.values()})
     best = max(claim.height for claim in claims.values())
-    return Recover(f"{len(claims)} peers are {' or '.join(kinds)}, up to height {best}")
+    who = "1 peer is" if len(claims) == 1 else f"{len(claims)} peers are"
+    return Recover(f"{who} {' or '.join(kinds)}, up to height {best}")
 
 
 def on_ready(height: Height, peer: PeerId, ready: Ready, state: str, now: Monotonic) -> Outcome | None:

@@ -343,7 +343,7 @@ class RoundMachine:
                 self._waiting_for = f"the log, which stores entry {life.height.round}"
             case o.Recover():
                 num_peers = life.recover(found, is_gathering=self._state == o.GATHERING)
-                self._waiting_for = f"recovery from {num_peers} peers: {found.reason}"
+                self._waiting_for = f"recovery from {num_peers} peer{'s' * (num_peers != 1)}: {found.reason}"
             case e.EntryPersisted():
                 life.apply()
                 self._waiting_for = f"the outer worker, which applies entry {life.height.round}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import io
 import os
 import pty
 import re
@@ -11,14 +12,20 @@ import termios
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
+import click
 import pytest
 
 from dilocoxd.answers.words import wrapped
 from dilocoxd.cli.commands import last_line
+from dilocoxd.cli.joining import join
+from dilocoxd.cli.joining.newcomer import Newcomer
 from dilocoxd.cli.main import cli, main
 from dilocoxd.cli.shell.telling import say, tell
+from dilocoxd.config.site import SiteConfig
 from dilocoxd.store.rundir import open_run_dir
+from tests.harness.outer_worker.daemon_end import tiny_manifest
 
 Show = Callable[[Callable[[], object], int], list[str]]
 LONG = "warning: the address in the link is private: give one that leads here with `dilocoxd run RUN --announce HOST`"
@@ -31,6 +38,13 @@ def all_of(master: int) -> bytes:
         while data := os.read(master, 8000):
             shown += data
     return shown
+
+
+class Typed(io.StringIO):
+    """A keyboard."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -137,6 +151,23 @@ def test_errors_of_commands_fit_a_terminal(
     shown = on_terminal(told, 40)
     assert ended == [code] and len(shown) > 1
     assert all(len(line) <= 40 or " " not in line.strip().partition("`")[0] for line in shown), shown
+
+
+@pytest.mark.parametrize("typed", ["n\n", ""], ids=["no", "the end of what is typed"])
+def test_who_does_not_want_to_join_is_told_that_nothing_was_written(
+    on_terminal: Show, monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    monkeypatch.setattr(join, "what_joining_means", lambda *_: [("run", "small-1")])
+    monkeypatch.setattr(sys, "stdin", Typed(typed))
+    manifest, site = tiny_manifest(), SiteConfig()
+
+    def told() -> None:
+        with pytest.raises(click.Abort):
+            join.show_and_ask(manifest, site, cast("Newcomer", None), is_asked=True)
+
+    shown = on_terminal(told, 80)
+    assert shown[0] == "run        small-1"
+    assert shown[-1].endswith("not joined; nothing was written here"), "what is typed here is not shown"
 
 
 def test_texts_that_fit_are_left_as_they_are() -> None:

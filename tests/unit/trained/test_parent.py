@@ -89,6 +89,7 @@ def test_fields_can_be_changed_and_a_new_text_keeps_the_tokenizer(run: RunOnDisk
     ("suffix", "options", "sentence"),
     [
         ("@9", (), r"round 9 is not there yet; write at most .*run@3"),
+        ("@" + 5000 * "9", (), r"round \d+ is not there yet; write at most .*run@3"),
         ("@2", ("--set", "model.hidden_size=64"), "leave the fields of .model. alone that change a shape"),
         ("@2", ("--set", "model.num_layers=9"), "parameters, the new run's model .*; leave its model as it is"),
         ("@2", ("tiny",), "tiny and --from .*: a run begins from one of them"),
