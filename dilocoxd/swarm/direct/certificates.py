@@ -34,6 +34,8 @@ _NO_CHECK_TIME: Final = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL, for which `ssl` has no name: dates that others write are not compared."""
 NODE_SUBJECT: Final = "dilocoxd node"
 """Of a key that one machine of a site has beside its daemon (I12.3)."""
+NODE_LIFE: Final = datetime.timedelta(hours=1)
+"""Of its certificate at most: so long a key that was stolen from a node is good for anything."""
 NODE_LATE: Final = datetime.timedelta(seconds=60)
 """So far clocks of two sites may be apart (I7)."""
 
@@ -117,9 +119,17 @@ def is_of_node(certificate: x509.Certificate) -> bool:
     return [name.value for name in names] == [NODE_SUBJECT]
 
 
-def is_over(certificate: x509.Certificate) -> bool:
-    """Its last day has passed, by our clock."""
-    return certificate.not_valid_after_utc < datetime.datetime.now(datetime.UTC) - NODE_LATE
+def life_left(certificate: x509.Certificate) -> datetime.timedelta:
+    """So much longer we let in the node that shows it, by our clock; below 0: no more."""
+    return certificate.not_valid_after_utc + NODE_LATE - datetime.datetime.now(datetime.UTC)
+
+
+def _check_life(certificate: x509.Certificate) -> None:
+    left = life_left(certificate)
+    if left < datetime.timedelta(0):
+        raise WireError("bad_handshake", "the certificate of a node has ended; look at the clocks of both sites")
+    if left > NODE_LIFE + 2 * NODE_LATE:
+        raise WireError("bad_handshake", "the certificate of a node is for too long; look at the clocks of both sites")
 
 
 def proven_peer(certificate_der: bytes | None, keys: Mapping[PeerId, bytes]) -> PeerId:
@@ -135,8 +145,8 @@ def proven_peer(certificate_der: bytes | None, keys: Mapping[PeerId, bytes]) -> 
         key = serialization.load_der_public_key(keys[peer])
         assert isinstance(key, rsa.RSAPublicKey), "keys are checked where records are"
         key.verify(found.signature, found.tbs_certificate_bytes, padding.PKCS1v15(), hashes.SHA256())
-        if is_of_node(found) and is_over(found):
-            raise WireError("bad_handshake", "the certificate of a node has ended; look at the clocks of both sites")
+        if is_of_node(found):
+            _check_life(found)
     except (ValueError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise WireError("bad_handshake", f"a certificate that is not right: {type(error).__name__}") from None
     return peer

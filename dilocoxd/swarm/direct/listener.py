@@ -5,6 +5,7 @@ told. Source: protocol/04-streams.md, S11.
 """
 
 import asyncio
+import contextlib
 import socket
 import ssl
 from collections import Counter
@@ -16,8 +17,9 @@ from dilocoxd.ids import PeerId
 from dilocoxd.ipc.accepting import accepted
 from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_peer
 from dilocoxd.swarm.direct.links import DataLink, accept_link
-from dilocoxd.swarm.direct.nodes import is_from_node
+from dilocoxd.swarm.direct.nodes import life_left_s
 from dilocoxd.swarm.direct.vestibule import Vestibule, Visitor
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
 
 KEYS_MAX: Final = 1024
 
@@ -108,8 +110,9 @@ class DataListener:
         try:
             link = await accept_link(conn, context)
             peer = proven_peer(link.certificate(), self._keys)
-            link.is_of_node = is_from_node(link.certificate())
-            if link.protocol() not in PROTOCOLS:
+            life_s = life_left_s(link.certificate())
+            link.is_of_node = life_s is not None
+            if link.protocol() not in ((PROTOCOL_BULK,) if link.is_of_node else PROTOCOLS):
                 raise WireError("bad_handshake", "a data connection for something unknown")
         except (PeerError, WireError) as error:
             if link is not None:
@@ -120,7 +123,9 @@ class DataListener:
         finally:
             self.vestibule.leave(visitor)
         self.counts["handshakes_done"] += 1
-        await self._hold(peer, link, visitor.network)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(life_s):
+                await self._hold(peer, link, visitor.network)
 
     async def _hold(self, peer: PeerId, link: DataLink, network: str) -> None:
         task = asyncio.current_task()

@@ -14,13 +14,20 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dilocoxd.errors import WireError
-from dilocoxd.swarm.direct.certificates import NODE_SUBJECT, Credentials, _certificate, is_of_node
+from dilocoxd.swarm.direct.certificates import (
+    NODE_LIFE,
+    NODE_SUBJECT,
+    Credentials,
+    _certificate,
+    is_of_node,
+    life_left,
+)
 from dilocoxd.swarm.discovery.identity import Identity
 
 NODES_SINCE_MINOR: Final = 2
 """Minor version of the protocol from which on connections of nodes are told from those of daemons."""
-NODE_LIFE_S: Final = 3600.0
-"""Of a certificate: so long a key that was stolen from a node is good for anything, and is renewed at half of it."""
+NODE_LIFE_S: Final = NODE_LIFE.total_seconds()
+"""Of a certificate, which is renewed at half of it."""
 
 
 def certify(identity: Identity, public_key_der: bytes, *, life_s: float = NODE_LIFE_S) -> bytes:
@@ -58,3 +65,11 @@ class NodeCredentials(Credentials):
 def is_from_node(certificate_der: bytes | None) -> bool:
     """Whether a node showed this certificate, which `proven_peer` has taken."""
     return certificate_der is not None and is_of_node(x509.load_der_x509_certificate(certificate_der))
+
+
+def life_left_s(certificate_der: bytes | None) -> float | None:
+    """So many seconds longer the node that showed it is let in; None: a daemon showed it, and no clock decides."""
+    if certificate_der is None:
+        return None
+    certificate = x509.load_der_x509_certificate(certificate_der)
+    return life_left(certificate).total_seconds() if is_of_node(certificate) else None

@@ -8,7 +8,14 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from dilocoxd.errors import WireError
 from dilocoxd.swarm.direct.certificates import NODE_LATE, Credentials, new_key, proven_peer
-from dilocoxd.swarm.direct.nodes import NodeCredentials, certify, is_from_node, public_key_of
+from dilocoxd.swarm.direct.nodes import (
+    NODE_LIFE_S,
+    NodeCredentials,
+    certify,
+    is_from_node,
+    life_left_s,
+    public_key_of,
+)
 from dilocoxd.swarm.discovery.identity import Identity, create
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
 from tests.unit.swarm.test_certificates import der_of, shake
@@ -38,17 +45,32 @@ def test_node_is_taken_for_its_site_and_known_as_a_node(identities: list[Identit
     assert not is_from_node(ours.getpeercert(True)) and not is_from_node(der_of(a))
 
 
-@pytest.mark.parametrize(("life_s", "is_taken"), [(A_MINUTE_S - LATE_S, True), (-A_MINUTE_S - LATE_S, False)])
-def test_certificate_of_a_node_ends_by_the_clock_of_who_takes_it(
-    identities: list[Identity], life_s: float, is_taken: bool
+@pytest.mark.parametrize("life_s", [A_MINUTE_S - LATE_S, NODE_LIFE_S, NODE_LIFE_S + LATE_S])
+def test_certificate_of_a_node_lasts_an_hour_by_the_clock_of_who_takes_it(
+    identities: list[Identity], life_s: float
 ) -> None:
     a, _ = identities
-    made, keys = certify(a, public_key_of(new_key()), life_s=life_s), {a.peer_id: a.public_key_der}
-    if is_taken:
-        assert proven_peer(made, keys) == a.peer_id
-    else:
-        with pytest.raises(WireError, match="certificate of a node has ended"):
-            proven_peer(made, keys)
+    made = certify(a, public_key_of(new_key()), life_s=life_s)
+    assert proven_peer(made, {a.peer_id: a.public_key_der}) == a.peer_id
+    left_s = life_left_s(made)
+    assert left_s is not None and 0 <= life_s + LATE_S - left_s < A_MINUTE_S
+    assert life_left_s(der_of(a)) is None, "of a daemon"
+
+
+@pytest.mark.parametrize(
+    ("life_s", "why"),
+    [
+        (-A_MINUTE_S - LATE_S, "has ended"),
+        (NODE_LIFE_S + LATE_S + A_MINUTE_S, "for too long"),
+        (10 * 365 * 86_400.0, "for too long"),
+    ],
+)
+def test_certificate_of_a_node_that_is_over_or_for_too_long_is_refused(
+    identities: list[Identity], life_s: float, why: str
+) -> None:
+    a, _ = identities
+    with pytest.raises(WireError, match=why):
+        proven_peer(certify(a, public_key_of(new_key()), life_s=life_s), {a.peer_id: a.public_key_der})
 
 
 def test_certificate_that_a_node_makes_itself_proves_nothing(identities: list[Identity]) -> None:
