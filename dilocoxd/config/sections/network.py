@@ -140,7 +140,7 @@ class NetworkSection(Section):
             " nodes themselves, by data connections of their own that they open; where a node does not reach a site the"
             " head sends. What other sites send comes to the head in any case.",
             unit="choice",
-            cost="nodes: they need a way to the data ports of other sites, and a clock that is right to a minute.",
+            cost="nodes: they need a way to the data ports of other sites, the head a clock that is right to a minute.",
         ),
     ] = "head"
     upload_bytes_per_s_max: Annotated[

@@ -16,7 +16,7 @@ from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.swarm.direct.certificates import new_key
 from dilocoxd.swarm.direct.links import DataLink
 from dilocoxd.swarm.direct.listener import DataListener
-from dilocoxd.swarm.direct.nodes import NODE_LIFE_S, NodeCredentials, public_key_of
+from dilocoxd.swarm.direct.nodes import NODE_LIFE_S, NODES_SINCE_MINOR, NodeCredentials, public_key_of
 from dilocoxd.swarm.direct.plane import DataPlane
 from dilocoxd.swarm.streams.bulk import BulkSender
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
@@ -50,6 +50,7 @@ class _Ways:
         self._peers = peers
         self.plane = DataPlane(credentials, listener, self._hosts, self._key_of, got.run_id, got.connections)
         self.plane.on_hosts = self._on_hosts
+        self.plane.minor_min = NODES_SINCE_MINOR
         gate = StreamGate(NoStreams(), RunId(got.run_id), PeerGuard(loop.time), Doorkeeper())
         gate.data = self.plane
         self.gate, self.sender = gate, BulkSender(gate, lanes_max=got.lanes)

@@ -66,6 +66,8 @@ class DataLink:
     """One of them is being written."""
     is_spoilt: bool = False
     """One of them has failed: it carries no other."""
+    is_outdated: bool = False
+    """It was opened with a certificate that we show no more: it carries what it has begun, and nothing else."""
     newest: Turn | None = None
     """Of the exchange that began last, while it is not over."""
 

@@ -76,6 +76,8 @@ class DataPlane:
         self.on_hosts: Callable[[HostsHeard], None] = lambda heard: None
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
+        self.minor_min = 0
+        """Of the protocol of whom we open connections to."""
         self.counts: Counter[str] = Counter()
         """links_opened, links_reused (they rested), links_shared (with exchanges that are not over), tries_failed."""
 
@@ -153,10 +155,10 @@ class DataPlane:
         return self._routes
 
     def renew(self, credentials: Credentials) -> None:
-        """Show this certificate from now on; connections that are open stay."""
+        """Show this certificate from now on; connections that are open end when their exchanges have."""
         self._credentials = credentials
         for route in self._routes.values():
-            route.contexts.clear()
+            route.renew()
 
     # ---- trying -----------------------------------------------------------------------------------------------
 
@@ -255,7 +257,8 @@ class DataPlane:
 
     async def _open(self, route: Route, protocol: str, host: str, *, connect_s: float = CONNECT_S) -> DataLink:
         """A connection on which the peer has welcomed us. Raises PeerError."""
-        link, is_welcome = await open_link(host, route.port, self._context(route, protocol), timeout_s=connect_s), False
+        shown, is_welcome = self._credentials, False
+        link = await open_link(host, route.port, self._context(route, protocol), timeout_s=connect_s)
         try:
             proven_peer(link.certificate(), {route.peer: route.public_key})
             if is_from_node(link.certificate()):
@@ -267,7 +270,10 @@ class DataPlane:
             hello = PEER_MESSAGES.decode(frame.message)
             if not isinstance(hello, Hello) or (hello.protocol_major, hello.run_id) != (PROTOCOL_MAJOR, self._run_id):
                 raise PeerError(f"{route.peer} is in another run, or speaks another protocol")
+            if hello.protocol_minor < self.minor_min:
+                raise PeerError(f"it speaks protocol {PROTOCOL_MAJOR}.{hello.protocol_minor}, and no later one")
             link.channel.on_ended = lambda: self._note_end(route)
+            link.is_outdated = shown is not self._credentials
             link.omits_digests = hello.protocol_minor >= UNDIGESTED_SINCE_MINOR
             route.minor = hello.protocol_minor
             is_welcome = True
@@ -343,7 +349,7 @@ class DataPlane:
             elif stream.is_broken and route.is_open and not stream.is_stale:
                 route.failed("an exchange broke on the way", now)
                 self._woken.set()
-            if not is_clean or (not link.num_under_way and (link.is_over or not route.is_open)):
+            if not is_clean or (not link.num_under_way and (link.is_over or link.is_outdated or not route.is_open)):
                 link.abort()
             elif not link.num_under_way:
                 route.keep(link, protocol, now, self._most)

@@ -73,7 +73,8 @@ class Route:
         free = (
             link
             for link in self.used
-            if not (link.is_written or link.is_spoilt or link.is_ended) and link.protocol() == protocol
+            if not (link.is_written or link.is_spoilt or link.is_outdated or link.is_ended)
+            and link.protocol() == protocol
         )
         return min(free, key=lambda link: link.num_under_way, default=None)
 
@@ -92,6 +93,13 @@ class Route:
             for link in over:
                 link.abort()
             self.idle[protocol] = deque(link for link in links if link not in over)
+
+    def renew(self) -> None:
+        """Another certificate is shown from now on: what is open ends as soon as no exchange is on it."""
+        self.contexts.clear()
+        self.end()
+        for link in self.used:
+            link.is_outdated = True
 
     def end(self) -> None:
         """End all idle connections."""

@@ -238,6 +238,39 @@ async def test_site_of_an_older_protocol_gets_payloads_from_the_head_alone(tmp_p
         assert await it.send() is ByNode.NOT_BEGUN and not it.taker.bulk.counts
 
 
+async def test_site_that_went_back_to_an_older_protocol_is_left_by_the_node_itself(tmp_path: Path) -> None:
+    """The head hears of it when it next connects, and a node may be there before it."""
+    async with world(tmp_path) as it:
+        await it.reached()
+        say, me = it.b.gate.bare_hello, it.a.identity.peer_id
+        it.b.gate.bare_hello = lambda: dataclasses.replace(say(), protocol_minor=1)  # type: ignore[method-assign]
+        for link in it.b.listener.links(me):
+            if link.is_of_node:
+                link.abort()
+        assert await it.send() is ByNode.NOT_BEGUN and not it.taker.bulk.counts
+        await until(lambda: [one.peer_id for one in it.head.parts[0].shown().unreached] == [it.peer])
+        assert "protocol 2.1" in it.head.parts[0].shown().unreached[0].reason
+
+
+async def test_node_rests_no_connection_on_a_certificate_of_before(tmp_path: Path) -> None:
+    """The other site ends it with the certificate (I12.4), maybe in mid-payload."""
+    async with world(tmp_path) as it:
+        await it.reached()
+        assert it.node.uplink._ways is not None
+        (route,) = it.node.uplink._ways.plane.routes().values()
+        it.taker.may_end.clear()
+        sending, before = it.send(), it.head.parts[0].passed_at
+        await until(lambda: it.taker.bulk.counts["bytes_received"] == LENGTH)
+        used = set(route.used)
+        it.head.parts[0].passed_at = float("-inf")
+        await until(lambda: it.head.parts[0].passed_at > before)
+        assert route.used == used and not route.resting()
+        it.taker.may_end.set()
+        assert await it.outcome(sending) is ByNode.DONE, "what is under way goes on"
+        assert not route.used and not route.resting()
+        assert await it.send() is ByNode.DONE and route.resting()
+
+
 async def test_site_whose_host_falls_silent_is_given_up_at_once(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         await it.reached()
