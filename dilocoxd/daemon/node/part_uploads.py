@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import dataclasses
 import os
-from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
 from dilocoxd.daemon.node.uplink import Uplink
 from dilocoxd.daemon.workers.buffers import Buffers
-from dilocoxd.errors import WireError
+from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.local.uploads import (
@@ -46,8 +45,10 @@ class PartUploads:
         self._is_wanted = False
         self._group: asyncio.TaskGroup | None = None
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        self._proven: Counter[_Bytes] = Counter()
-        """Payloads under way whose hash was right when the first of them began; how many of each."""
+        self._reading: dict[int, tuple[_Lent, _Bytes]] = {}
+        """What each order under way reads."""
+        self._proofs: dict[_Bytes, _Proof] = {}
+        """Of all that is under way; good for whoever joins before the last one is through, and no longer."""
         self._told: dict[str, UploadWay] = {}
 
     def take(self, message: Any) -> bool:
@@ -59,26 +60,33 @@ class PartUploads:
             case UploadPass():
                 self._uplink.take_pass(message)
             case UploadPeer():
-                self._uplink.take_peer(message)
+                self._uplink.take_peer(message, self)
             case SendPayload():
                 self._begin(message)
             case StopPayload(request):
                 if request in self._under_way:
-                    self._under_way[request].cancel()
+                    self._call_off(request)
             case _:
                 return False
         return True
 
     async def run(self) -> None:
         """Until cancelled, and with it all that is under way."""
-        async with asyncio.TaskGroup() as group:
-            self._group, looks = group, 0
-            while True:
-                await asyncio.sleep(LOOK_S)
-                looks += 1
-                self._tell_ways()
-                if self._under_way and not looks % ALIVE_LOOKS:
-                    self._say(PayloadsMove())
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                await self._look()
+        finally:
+            self._uplink.leave(self)
+
+    async def _look(self) -> None:
+        looks = 0
+        while True:
+            await asyncio.sleep(LOOK_S)
+            looks += 1
+            self._tell_ways()
+            if self._under_way and not looks % ALIVE_LOOKS:
+                self._say(PayloadsMove())
 
     def _tell_ways(self) -> None:
         ways = {way.peer: way for way in self._uplink.ways()} if self._is_wanted else {}
@@ -96,6 +104,23 @@ class PartUploads:
         self._under_way[number] = task
         task.add_done_callback(lambda done: self._under_way.pop(number, None))
 
+    def _call_off(self, request: int) -> None:
+        """Its place may be written by the time our task hears of it, and more so the tasks below that."""
+        self._under_way[request].cancel()
+        if request in self._reading:
+            self._reading[request][0].empty()
+            self._let_go(request)
+
+    def _let_go(self, request: int) -> None:
+        if request not in self._reading:
+            return
+        _, what = self._reading.pop(request)
+        proof = self._proofs[what]
+        proof.num_wanted -= 1
+        if not proof.num_wanted:
+            del self._proofs[what]
+            proof.check.cancel()
+
     async def _send(self, order: SendPayload, header: SegmentHeader) -> None:
         try:
             answer = await self._sent(order, header)
@@ -108,17 +133,45 @@ class PartUploads:
         if order.offset + length > self._buffers.size(order.buffer):
             return PayloadSent(0, NOT_HERE, detail=f"{order.buffer} has no such place here")
         with contextlib.closing(_Lent(self._buffers.fd(order.buffer))) as lent:
-            source, what = Region(lent.fd, order.offset, length), (order.buffer, order.offset, header.segment_sha256)
-            # What a head that started anew offers may lie at the head alone; wrong bytes would count against our site.
-            if not self._proven[what] and await source.sha256() != header.segment_sha256:
-                return PayloadSent(0, NOT_HERE, detail=f"what lies in {order.buffer} here is another payload")
-            self._proven[what] += 1
+            source = Region(lent.fd, order.offset, length)
+            proof = self._proof((order.buffer, order.offset, header.segment_sha256), source)
+            self._reading[order.request] = (lent, proof.what)
             try:
+                # A head that started anew may have what it offers alone; wrong bytes would count against our site.
+                if why_not := await asyncio.shield(proof.check):
+                    return PayloadSent(0, NOT_HERE, detail=f"{order.buffer} here: {why_not}")
                 return await self._uplink.send(PeerId(order.peer), header, source, is_new=order.is_new)
             finally:
-                self._proven[what] -= 1
-                if self._proven[what] <= 0:
-                    del self._proven[what]
+                self._let_go(order.request)
+
+    def _proof(self, what: _Bytes, source: Region) -> "_Proof":
+        assert self._group is not None
+        proof = self._proofs.get(what)
+        if proof is None:
+            lent = _Lent(source.fd)
+            checking = _why_not(dataclasses.replace(source, fd=lent.fd), what[2])
+            check = self._group.create_task(checking, name=f"hash of {what[0]}")
+            check.add_done_callback(lambda done: lent.close())
+            proof = self._proofs[what] = _Proof(what, check)
+        proof.num_wanted += 1
+        return proof
+
+
+@dataclasses.dataclass(slots=True)
+class _Proof:
+    """Whether the bytes at a place are those that a header names: looked at once for all orders of them."""
+
+    what: _Bytes
+    check: asyncio.Task[str]
+    """Why they are not; empty: they are."""
+    num_wanted: int = 0
+
+
+async def _why_not(source: Region, sha256: bytes) -> str:
+    try:
+        return "" if await source.sha256() == sha256 else "another payload lies there"
+    except (OSError, StoreError) as error:
+        return f"cannot be read: {error}"[:900]
 
 
 class _Lent:
@@ -127,6 +180,14 @@ class _Lent:
     def __init__(self, fd: int) -> None:
         """Raises OSError: too many are open."""
         self.fd = os.dup(fd)
+
+    def empty(self) -> None:
+        """Whoever reads from it gets nothing from now on."""
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.dup2(nothing, self.fd, inheritable=False)
+        finally:
+            os.close(nothing)
 
     def close(self) -> None:
         """Once."""

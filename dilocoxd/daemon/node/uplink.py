@@ -84,6 +84,8 @@ class Uplink:
         self.public_key = public_key_of(self._key)
         """DER, to be certified by the head."""
         self._peers: dict[PeerId, UploadPeer] = {}
+        self._told_by: dict[PeerId, set[object]] = {}
+        """Lives of parts whose head knows each of them."""
         self._ways: _Ways | None = None
         self._changed, self._certified = asyncio.Event(), asyncio.Event()
 
@@ -98,17 +100,29 @@ class Uplink:
         port = got.data_port
         ways.gate.doors.own, ways.gate.data_port = got.membership, lambda: port
 
-    def take_peer(self, got: UploadPeer) -> None:
-        """A site that payloads may be sent to, or one that they are sent to no more."""
+    def take_peer(self, got: UploadPeer, teller: object) -> None:
+        """A site that payloads may be sent to, or one that they are sent to no more. `teller`: see `leave`."""
         peer = PeerId(got.peer)
         if not got.port:
-            self._peers.pop(peer, None)
-            if self._ways is not None:
-                self._ways.plane.drop(peer)
+            self._forget(peer)
         elif peer in self._peers or len(self._peers) < PEERS_MAX:
             self._peers[peer] = got
+            self._told_by.setdefault(peer, set()).add(teller)
             if self._ways is not None:
                 self._ways.plane.meet(peer, got.port)
+
+    def leave(self, teller: object) -> None:
+        """It tells us nothing more, nor that a site is evicted: what it alone told is forgotten."""
+        for peer, tellers in list(self._told_by.items()):
+            tellers.discard(teller)
+            if not tellers:
+                self._forget(peer)
+
+    def _forget(self, peer: PeerId) -> None:
+        self._peers.pop(peer, None)
+        self._told_by.pop(peer, None)
+        if self._ways is not None:
+            self._ways.plane.drop(peer)
 
     def ways(self) -> list[UploadWay]:
         """Which of them are reached from here."""

@@ -194,7 +194,7 @@ async def test_payload_that_is_called_off_is_read_no_more(tmp_path: Path) -> Non
         await until(lambda: it.taker.bulk.counts["bytes_received"] == LENGTH)
         assert len(it.node.uploads._under_way) == 1
         sending.cancel()
-        await until(lambda: not it.node.uploads._under_way and not it.node.uploads._proven)
+        await until(lambda: not it.node.uploads._under_way and not it.node.uploads._proofs)
 
 
 async def test_node_that_is_lost_in_mid_payload_leaves_it_to_the_head(
