@@ -50,7 +50,7 @@ class _Ways:
         self._peers = peers
         self.plane = DataPlane(credentials, listener, self._hosts, self._key_of, got.run_id, got.connections)
         self.plane.on_hosts = self._on_hosts
-        self.plane.minor_min = NODES_SINCE_MINOR
+        self.plane.minor_min, self.plane.slot_wait_s = NODES_SINCE_MINOR, None
         gate = StreamGate(NoStreams(), RunId(got.run_id), PeerGuard(loop.time), Doorkeeper())
         gate.data = self.plane
         self.gate, self.sender = gate, BulkSender(gate, lanes_max=got.lanes)

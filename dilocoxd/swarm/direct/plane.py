@@ -76,6 +76,8 @@ class DataPlane:
         self.on_hosts: Callable[[HostsHeard], None] = lambda heard: None
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
+        self.slot_wait_s: float | None = SLOT_WAIT_S
+        """So long an exchange waits for its turn before p2pd carries it; None: as long as those before it move."""
         self.minor_min = 0
         """Of the protocol of whom we open connections to."""
         self.counts: Counter[str] = Counter()
@@ -302,7 +304,7 @@ class DataPlane:
         if route is None or not route.is_open or protocol not in PROTOCOLS:
             return None
         try:
-            async with asyncio.timeout(SLOT_WAIT_S):
+            async with asyncio.timeout(self.slot_wait_s):
                 await route.slots.acquire()
         except TimeoutError:
             return None

@@ -252,6 +252,29 @@ async def test_site_that_went_back_to_an_older_protocol_is_left_by_the_node_itse
         assert "protocol 2.1" in it.head.parts[0].shown().unreached[0].reason
 
 
+async def test_payload_waits_for_a_free_connection_of_the_node_as_long_as_others_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon has p2pd's streams beside them; from a node the head would have all that waits on a slow link."""
+    monkeypatch.setattr("dilocoxd.swarm.direct.plane.SLOT_WAIT_S", 0.0)
+    async with world(tmp_path, connections=1) as it:
+        await it.reached()
+        assert it.node.uplink._ways is not None
+        is_free = asyncio.Event()
+
+        async def throttle(num_bytes: int) -> None:
+            await is_free.wait()
+
+        it.node.uplink._ways.sender.throttle = throttle
+        both = [it.send(), it.send()]
+        await until(lambda: len(it.node.uploads._under_way) == 2)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        is_free.set()
+        assert [await it.outcome(each) for each in both] == [ByNode.DONE] * 2
+
+
 async def test_node_rests_no_connection_on_a_certificate_of_before(tmp_path: Path) -> None:
     """The other site ends it with the certificate (I12.4), maybe in mid-payload."""
     async with world(tmp_path) as it:
