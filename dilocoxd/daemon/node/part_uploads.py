@@ -110,6 +110,7 @@ class PartUploads:
         if request in self._reading:
             self._reading[request][0].empty()
             self._let_go(request)
+        self._say(PayloadSent(request, FAILED, detail="it was called off"))
 
     def _let_go(self, request: int) -> None:
         if request not in self._reading:

@@ -16,7 +16,8 @@ SILENCE_S: Final = 20.0
 EACH_MAX: Final = 16
 """Under way to one site: one that has stalled keeps few places from the others."""
 ALL_MAX: Final = 192
-"""Under way at all: orders, and what calls them off, wait in a queue that ends the connection when it is full."""
+"""Orders that the node has not answered: they, and what calls them off, wait in a queue that ends the connection when
+it is full. One that is called off counts until the node says that it has heard so."""
 
 
 class Errands:
@@ -28,7 +29,10 @@ class Errands:
         self.on_told: Callable[[UploadKey | UploadWay], None] = lambda message: None
         self._each: dict[str, asyncio.Semaphore] = {}
         self._all = asyncio.Semaphore(ALL_MAX)
-        self._pending: dict[int, tuple[asyncio.Future[PayloadSent], asyncio.Timeout]] = {}
+        self._pending: dict[int, asyncio.Future[PayloadSent]] = {}
+        """Orders without an answer, with those that nobody waits for any more."""
+        self._limits: set[asyncio.Timeout] = set()
+        """Of all who wait, for an answer or for room."""
         self._number = 0
         self._ended = ""
 
@@ -36,24 +40,28 @@ class Errands:
         """How it ended. Raises WorkerError when the connection ends or the node says nothing. Who is cancelled calls
         it off."""
         each = self._each.setdefault(order.peer, asyncio.Semaphore(EACH_MAX))
-        async with each, self._all:
-            if self._ended:
-                raise WorkerError(f"the node is gone: {self._ended}")
-            self._number += 1
+        async with each:
             try:
-                return await self._answer(self._number, order)
+                async with asyncio.timeout(SILENCE_S) as limit:
+                    self._limits.add(limit)
+                    await self._all.acquire()
+                    return await self._answer(order)
             except TimeoutError as error:
                 raise WorkerError(f"the node said nothing of a payload for {SILENCE_S:g} s") from error
+            finally:
+                self._limits.discard(limit)
 
-    async def _answer(self, number: int, order: SendPayload) -> PayloadSent:
-        future: asyncio.Future[PayloadSent] = asyncio.get_running_loop().create_future()
+    async def _answer(self, order: SendPayload) -> PayloadSent:
+        if self._ended:
+            self._all.release()
+            raise WorkerError(f"the node is gone: {self._ended}")
+        self._number += 1
+        number = self._number
+        future = self._pending[number] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(SILENCE_S) as limit:
-                self._pending[number] = (future, limit)
-                self.send(dataclasses.replace(order, request=number))
-                return await future
+            self.send(dataclasses.replace(order, request=number))
+            return await future
         finally:
-            self._pending.pop(number, None)
             if future.cancelled():
                 self.send(StopPayload(number))
 
@@ -61,13 +69,15 @@ class Errands:
         """Of the node. Raises WireError when it makes no sense."""
         match message:
             case PayloadSent():
-                future, _ = self._pending.get(message.request, (None, None))
-                if future is not None and not future.done():
-                    future.set_result(message)
+                future = self._pending.pop(message.request, None)
+                if future is not None:
+                    self._all.release()
+                    if not future.done():
+                        future.set_result(message)
             case PayloadsMove():
                 end = asyncio.get_running_loop().time() + SILENCE_S
-                for future, limit in self._pending.values():
-                    if not future.done():
+                for limit in self._limits:
+                    if not limit.expired():
                         limit.reschedule(end)
             case UploadKey() | UploadWay():
                 self.on_told(message)
@@ -77,6 +87,8 @@ class Errands:
     def end(self, reason: str) -> None:
         """Nothing more comes."""
         self._ended = self._ended or reason
-        for future, _ in self._pending.values():
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
+            self._all.release()  # whoever waits for room hears it too
             if not future.done():
                 future.set_exception(WorkerError(f"the node is gone: {reason}"))

@@ -86,7 +86,7 @@ class SendPayload:
 
 @dataclass(frozen=True, slots=True)
 class StopPayload:
-    """Nobody waits for it any more, and its place may be written."""
+    """Nobody waits for it any more, and its place may be written. Answer: PayloadSent, unless it was on its way."""
 
     request: Uint
 

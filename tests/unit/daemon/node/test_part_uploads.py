@@ -14,7 +14,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.frames import PIECE_BYTES
 from dilocoxd.wire.local.buffers import OUTBOX
-from dilocoxd.wire.local.uploads import DONE, NOT_HERE, PayloadSent, SendPayload, StopPayload, UploadPeer
+from dilocoxd.wire.local.uploads import DONE, FAILED, NOT_HERE, PayloadSent, SendPayload, StopPayload, UploadPeer
 from dilocoxd.wire.messages import PEER_MESSAGES, SegmentHeader
 from tests.unit.daemon.node.test_uploads import AT, LENGTH, NodeOfPart, until
 
@@ -73,6 +73,7 @@ async def test_what_is_called_off_is_not_read_from_that_moment_on() -> None:
         of_b, of_c = node.slow.sources[PeerId("b")], node.slow.sources[PeerId("c")]
         assert await of_b.read_piece(0) == node.payload[:PIECE_BYTES]
         node.send(StopPayload(1))
+        assert node.outcomes() == {1: FAILED}, "the head counts orders that are not answered"
         with pytest.raises(StoreError):
             await of_b.read_piece(0)
         assert await of_c.read_piece(0) == node.payload[:PIECE_BYTES], "others go on"
@@ -109,8 +110,8 @@ async def test_order_behind_one_that_was_called_off_has_its_bytes_looked_at_anew
         node.send(StopPayload(1))
         node.buffers.write(OUTBOX, AT, os.urandom(LENGTH))
         node.order(2, "b")
-        await until(lambda: bool(node.said))
-        assert node.outcomes() == {2: NOT_HERE}
+        await until(lambda: len(node.said) == 2)
+        assert node.outcomes() == {1: FAILED, 2: NOT_HERE}
 
 
 async def test_order_that_is_called_off_while_its_bytes_are_hashed_leaves_others_of_them_alone() -> None:
@@ -120,8 +121,8 @@ async def test_order_that_is_called_off_while_its_bytes_are_hashed_leaves_others
         await asyncio.sleep(0)
         node.send(StopPayload(1))
         node.slow.may_send.set()
-        await until(lambda: bool(node.said))
-        assert node.outcomes() == {2: DONE} and not node.uploads._under_way
+        await until(lambda: len(node.said) == 2)
+        assert node.outcomes() == {1: FAILED, 2: DONE} and not node.uploads._under_way
 
 
 async def test_sites_that_a_part_was_told_of_are_forgotten_with_its_life() -> None:
