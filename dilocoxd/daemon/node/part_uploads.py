@@ -61,6 +61,7 @@ class PartUploads:
                 self._uplink.take_pass(message)
             case UploadPeer():
                 self._uplink.take_peer(message, self)
+                self._told.pop(message.peer, None)  # whoever tells it anew has forgotten what we said
             case SendPayload():
                 self._begin(message)
             case StopPayload(request):

@@ -79,7 +79,7 @@ class PartWays:
         """What the node says."""
         if isinstance(told, UploadKey):
             self.key = told.public_key
-        else:
+        elif told.peer in self.told:
             self.ways[PeerId(told.peer)] = told
 
     def begin(self, errands: Errands | None) -> None:
@@ -163,6 +163,7 @@ class NodeUploads:
         for peer in over[:TOLD_AT_ONCE]:
             errands.send(UploadPeer(peer, b"", "", 0))
             del part.told[peer]
+            part.ways.pop(peer, None)
         reached = [route for peer, route in routes.items() if route.is_open and peer not in part.older]
         places = [UploadPeer(route.peer, route.public_key, route.host, route.port) for route in reached]
         news = [place for place in places if part.told.get(PeerId(place.peer)) != place]

@@ -36,7 +36,7 @@ from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.wire.frames import PIECE_BYTES
 from dilocoxd.wire.local.buffers import OUTBOX, Buffer
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
-from dilocoxd.wire.local.uploads import SendPayload, StopPayload, UploadPass, UploadPeer
+from dilocoxd.wire.local.uploads import SendPayload, StopPayload, UploadPass, UploadPeer, UploadWay
 from dilocoxd.wire.messages import SegmentHeader
 from tests.unit.swarm.direct.ends import HEADER, RUN, End, two
 
@@ -153,6 +153,8 @@ async def test_node_sends_in_the_name_of_its_site_and_is_no_host_of_it(tmp_path:
         me = it.a.identity.peer_id
         assert await it.send() is ByNode.DONE
         assert it.taker.arrived == [(me, it.node.header())] and it.taker.data() == it.node.payload
+        ways = it.node.uplink._ways
+        assert ways is not None and not ways.plane.listener._anchors, "nobody comes to a node"
         assert it.a.node.num_asked == 0 and not it.head._bulk.counts["bytes_sent"], "nothing of it went by the head"
         nodes = [link for link in it.b.listener.links(me) if link.is_of_node]
         assert nodes and not [link for link in it.b.plane._links()[me] if link.is_of_node]
@@ -236,6 +238,31 @@ async def test_site_of_an_older_protocol_gets_payloads_from_the_head_alone(tmp_p
         await until(lambda: [one.peer_id for one in it.head.parts[0].shown().unreached] == [it.peer])
         assert "before 2.2" in it.head.parts[0].shown().unreached[0].reason
         assert await it.send() is ByNode.NOT_BEGUN and not it.taker.bulk.counts
+
+
+async def test_node_tells_of_no_sites_that_it_was_not_told_of(tmp_path: Path) -> None:
+    """Whoever took its key would have the head keep as many as it likes."""
+    async with world(tmp_path) as it:
+        await it.reached()
+        assert it.node.errands is not None
+        it.node.to_head(UploadWay("somebody", True, ""))
+        assert list(it.head.parts[0].ways) == [it.peer]
+        it.a.plane.drop(it.peer)
+        await until(lambda: not it.head.parts[0].ways)
+        it.a.plane.meet(it.peer, it.b.listener.port)
+        it.b.plane.meet(it.a.identity.peer_id, it.a.listener.port)
+        await it.reached()
+
+
+async def test_site_that_is_told_anew_between_two_looks_is_told_of_again(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        await it.reached()
+        part = it.head.parts[0]
+        place = part.told[it.peer]
+        part.ways.clear()
+        it.node.send(UploadPeer(it.peer, b"", "", 0))
+        it.node.send(place)
+        await it.reached()
 
 
 async def test_site_that_went_back_to_an_older_protocol_is_left_by_the_node_itself(tmp_path: Path) -> None:

@@ -59,3 +59,16 @@ async def test_connection_of_a_node_ends_with_its_certificate(tmp_path: Path, mo
             while b.listener.counts["handshakes_done"] < len(of_daemon) + 1 or b.listener.links(me) != of_daemon:
                 await asyncio.sleep(0.01)
         assert of_daemon, "what its daemon opened stays"
+
+
+async def test_nodes_of_a_site_that_is_evicted_are_out_with_it(tmp_path: Path) -> None:
+    async with two(tmp_path) as (a, b):
+        async with node_at(a, b, PROTOCOL_BULK) as (link, stream):
+            await welcome(stream)
+            b.plane.drop(a.identity.peer_id)
+            async with asyncio.timeout(WAIT_S):
+                while not link.is_over:
+                    await asyncio.sleep(0.01)
+        with pytest.raises(PeerError):
+            async with node_at(a, b, PROTOCOL_BULK) as (_, stream):
+                await welcome(stream)
