@@ -1,6 +1,7 @@
 """What the node of an outer part does beside its requests: sends payloads to other sites (wire/local/uploads.py).
 
-They are numbered apart from requests and may take long, so the silence of a part is not measured by them.
+They are numbered apart from requests and may take long, so neither the silence nor the life of a part is measured by
+them.
 """
 
 import asyncio
@@ -57,7 +58,8 @@ class Errands:
             raise WorkerError(f"the node is gone: {self._ended}")
         self._number += 1
         number = self._number
-        future = self._pending[number] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[PayloadSent] = asyncio.get_running_loop().create_future()
+        self._pending[number] = future
         try:
             self.send(dataclasses.replace(order, request=number))
             return await future

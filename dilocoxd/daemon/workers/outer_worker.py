@@ -91,6 +91,9 @@ class _Session:
         self._number = 0
 
     def on_message(self, message: Any) -> None:
+        if isinstance(message, uploads.FROM_NODE):  # no sign of life of the part
+            self.errands.on_message(message)
+            return
         self.last_sign = asyncio.get_running_loop().time()
         match message:
             case local.Described():
@@ -102,8 +105,6 @@ class _Session:
                 future = self.pending.get(message.request)
                 if future is not None and not future.done():
                     future.set_exception(RequestRefused(message.kind, message.detail))
-            case _ if isinstance(message, uploads.FROM_NODE):
-                self.errands.on_message(message)
             case _ if isinstance(message, ANSWERS):
                 future = self.pending.get(message.request)
                 if future is not None and not future.done():

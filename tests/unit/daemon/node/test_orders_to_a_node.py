@@ -10,8 +10,9 @@ from dilocoxd.daemon.workers.errands import ALL_MAX, EACH_MAX, Errands
 from dilocoxd.daemon.workers.local_server import SEND_QUEUE_MAX
 from dilocoxd.errors import WorkerError
 from dilocoxd.wire.local.buffers import OUTBOX
-from dilocoxd.wire.local.uploads import DONE, PayloadSent, PayloadsMove, SendPayload
-from tests.unit.daemon.node.test_uploads import FOREVER_S, until
+from dilocoxd.wire.local.uploads import DONE, PayloadSent, PayloadsMove, SendPayload, UploadKey, UploadWay
+from dilocoxd.wire.local.worker import WorkerAlive
+from tests.unit.daemon.node.test_uploads import FOREVER_S, NodeOfPart, until
 
 NUM_PEERS = 2 * ALL_MAX // EACH_MAX
 
@@ -54,6 +55,17 @@ async def test_order_that_finds_no_room_waits_as_long_as_payloads_move(monkeypat
     for sending in (first, second):
         with pytest.raises(WorkerError, match="said nothing"):
             await sending
+
+
+async def test_what_a_node_says_of_payloads_is_no_sign_of_life_of_its_part() -> None:
+    """A part that hangs would else be waited for as long as anything is sent."""
+    node = NodeOfPart()
+    before = node.session.last_sign = node.session.last_sign - 1.0
+    for said in (PayloadsMove(), PayloadSent(1, DONE), UploadWay("peer", True, ""), UploadKey(b"x")):
+        node.to_head(said)
+    assert node.session.last_sign == before
+    node.to_head(WorkerAlive("", 0))
+    assert node.session.last_sign > before
 
 
 async def test_who_waits_for_room_hears_that_the_node_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
