@@ -303,7 +303,7 @@ async def test_payload_waits_for_a_free_connection_of_the_node_as_long_as_others
 
 
 async def test_node_rests_no_connection_on_a_certificate_of_before(tmp_path: Path) -> None:
-    """The other site ends it with the certificate (I12.4), maybe in mid-payload."""
+    """The other site ends it with the certificate (I12.6), maybe in mid-payload."""
     async with world(tmp_path) as it:
         await it.reached()
         assert it.node.uplink._ways is not None

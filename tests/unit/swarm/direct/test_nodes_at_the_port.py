@@ -1,4 +1,4 @@
-"""What a node's certificate is good for at a data port: sending payloads, for its hour. I12.3, I12.4, S11.11."""
+"""What a node's certificate is good for at a data port: sending payloads, for its hour. I12.3, I12.4, I12.6, S11.11."""
 
 import asyncio
 import contextlib
