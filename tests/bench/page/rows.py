@@ -115,7 +115,7 @@ ROWS = (
         (Figure("ten times the segments: times the CPU", pattern=r"take ([\d.]+) times", at_most=11),),
     ),
     Row(
-        "data-plane", "links.data_plane", "--rtts-ms 100 --repetitions 1", 90,
+        "data-plane", "links.data_plane", "--rtts-ms 100 --repetitions 2 --p2pd-mib 4", 90,
         (
             Figure("data connections, 200 Mbit/s, 100 ms: MB/s", "data MB/s", where={"link": MIDDLE}, of=min,
                    at_least=23.75),
