@@ -5,10 +5,9 @@ its founder's key is here.
 """
 
 import asyncio
-import contextlib
 import io
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -43,7 +42,7 @@ class Standing:
     control: DaemonControl
 
     def __init__(self, folder: Path, name: str = "run") -> None:
-        admission = {"authorities": [KEY.public.hex()]}
+        admission: dict[str, object] = {"authorities": [KEY.public.hex()]}
         made = make_run(folder, rounds=2, snapshots_at=(0, 2), admission=admission, run={"name": name})
         self.run_dir, self.run = made.run_dir, str(made.run_dir.path)
         invoke("config", "set", self.run, f"network.port={free_port()}")
@@ -89,10 +88,3 @@ class Standing:
         async with serve_api(self.daemon.view, self.control, config.api, token):
             self._is_there.set()
             await self._over.wait()
-
-
-@contextlib.contextmanager
-def standing(folder: Path, name: str = "run") -> Iterator[Standing]:
-    """Its API answers."""
-    with Standing(folder, name) as made:
-        yield made

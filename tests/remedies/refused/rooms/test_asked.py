@@ -209,7 +209,8 @@ def test_a_member_that_votes_too_often(tmp_path: Path) -> None:
 
 def test_a_member_whose_vote_does_not_count(tmp_path: Path) -> None:
     me = load_or_create(tmp_path / "identity.key")
-    members, _ = made(me, [(me.peer_id, X)] + [(B, X)] * WINDOW_ENTRIES)
+    groups: list[tuple[PeerId, ...]] = [(me.peer_id, X), *[(B, X)] * WINDOW_ENTRIES]
+    members, _ = made(me, groups)
     with commanded("daemon/peers/members.py", "ask another member, or an authority"):
         members.vote_eviction(X)
     revocation = revoked(RevocationTerms(RUN, X, 7), AUTHORITIES, {0: AUTHORITY})
