@@ -5,7 +5,7 @@ Puts the formulas of this room together; decides nothing. Source: docs/planning.
 
 from dataclasses import dataclass
 
-from dilocoxd.compress import loops_file
+from dilocoxd.config.footprint.loops import loops_file
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.machines.exchange.cost import ExchangeCost, ExchangeWork, Link, bytes_each_way, exchange_cost

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from dilocoxd.compress import loops_file
+from dilocoxd.config.footprint.loops import loops_file
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig

@@ -152,6 +152,7 @@ class Uplink:
             except TimeoutError:
                 self._ways = None
                 self._peers.clear()
+                self._told_by.clear()
                 return
 
     async def send(self, peer: PeerId, header: SegmentHeader, source: Region, *, is_new: bool) -> PayloadSent:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.answers.status import ExchangeTimes
-from dilocoxd.compress import loops_file
+from dilocoxd.config.footprint.loops import loops_file
 from dilocoxd.daemon.site.interface import SiteLayout
 from dilocoxd.machines.exchange.cost import LINE_SHARE, ExchangeWork, Link, exchange_cost
 

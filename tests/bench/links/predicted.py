@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from dilocoxd.compress import loops_file
+from dilocoxd.config.footprint.loops import loops_file
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.machines.exchange.cost import ExchangeWork, Link, exchange_cost

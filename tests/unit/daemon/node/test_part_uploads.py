@@ -5,18 +5,30 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
 from dilocoxd.daemon.node.uplink import Uplink
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import PeerId
+from dilocoxd.swarm.direct.nodes import certify
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.frames import PIECE_BYTES
 from dilocoxd.wire.local.buffers import OUTBOX
-from dilocoxd.wire.local.uploads import DONE, FAILED, NOT_HERE, PayloadSent, SendPayload, StopPayload, UploadPeer
+from dilocoxd.wire.local.uploads import (
+    DONE,
+    FAILED,
+    NOT_HERE,
+    PayloadSent,
+    SendPayload,
+    StopPayload,
+    UploadPass,
+    UploadPeer,
+)
 from dilocoxd.wire.messages import PEER_MESSAGES, SegmentHeader
 from tests.unit.daemon.node.test_uploads import AT, LENGTH, NodeOfPart, until
+from tests.unit.swarm.direct.ends import RUN, two
 
 
 class SlowUplink(Uplink):
@@ -139,3 +151,19 @@ async def test_sites_that_a_part_was_told_of_are_forgotten_with_its_life() -> No
             task.cancel()
             await asyncio.wait([task])
             assert sorted(node.uplink._peers) == left
+
+
+async def test_node_that_nobody_certifies_any_more_forgets_whom_it_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head sends everything itself now: else it would knock at doors for ever, its certificate ended."""
+    async with two(tmp_path) as (a, b), asyncio.TaskGroup() as group:
+        uplink = Uplink()
+        running = group.create_task(uplink.run())
+        uplink.take_pass(UploadPass(certify(a.identity, uplink.public_key), str(RUN), b"", 0, 8, 4))
+        known = UploadPeer(b.identity.peer_id, b.identity.public_key_der, "127.0.0.1", b.listener.port)
+        uplink.take_peer(known, "a part")
+        assert [way.peer for way in uplink.ways()] == [b.identity.peer_id]
+        monkeypatch.setattr("dilocoxd.daemon.node.uplink.NODE_LIFE_S", 0.01)
+        await until(lambda: not uplink.ways())
+        running.cancel()

@@ -36,7 +36,7 @@ from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.wire.frames import PIECE_BYTES
 from dilocoxd.wire.local.buffers import OUTBOX, Buffer
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
-from dilocoxd.wire.local.uploads import SendPayload, StopPayload, UploadPass, UploadPeer, UploadWay
+from dilocoxd.wire.local.uploads import SendPayload, StopPayload, UploadPeer, UploadWay
 from dilocoxd.wire.messages import SegmentHeader
 from tests.unit.swarm.direct.ends import HEADER, RUN, End, two
 
@@ -383,18 +383,3 @@ async def test_payload_leaves_the_head_where_its_node_does_not_send_it(tmp_path:
         assert it.taker.data() == it.node.payload
         by_node, by_head = it.head.parts[0].shown().bytes, it.head._bulk.counts["bytes_sent"]
         assert (by_node, by_head) == ((LENGTH, 0) if is_there else (0, LENGTH))
-
-
-async def test_node_that_nobody_certifies_any_more_forgets_whom_it_knows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its head sends everything itself now: else it would knock at doors for ever, its certificate ended."""
-    async with two(tmp_path) as (a, b), asyncio.TaskGroup() as group:
-        uplink = Uplink()
-        running = group.create_task(uplink.run())
-        uplink.take_pass(UploadPass(certify(a.identity, uplink.public_key), str(RUN), b"", 0, 8, 4))
-        uplink.take_peer(UploadPeer(b.identity.peer_id, b.identity.public_key_der, "127.0.0.1", b.listener.port))
-        assert [way.peer for way in uplink.ways()] == [b.identity.peer_id]
-        monkeypatch.setattr("dilocoxd.daemon.node.uplink.NODE_LIFE_S", 0.01)
-        await until(lambda: not uplink.ways())
-        running.cancel()
