@@ -102,11 +102,13 @@ def test_ctrl_c_ends_a_text_where_it_is(run: RunOnDisk) -> None:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # what a script runs in the background ignores it
     sys.setprofile(press_after_three)
     try:
         ended = invoke("generate", str(run.run_dir.path), "--prompt", PROMPT, "--max-tokens", "1000000")
     finally:
         sys.setprofile(None)
+        signal.signal(signal.SIGINT, before)
     assert ended.return_value == INTERRUPTED
     assert ended.stdout.startswith(PROMPT)
     assert ended.stdout.endswith("\n")
