@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from tokenizers import Tokenizer
@@ -18,6 +18,8 @@ from dilocoxd.trainer.tokens.vocabulary import whole_texts
 __all__ = ["Sampling", "generate"]
 
 _HALF_CHARACTER = "\N{REPLACEMENT CHARACTER}"
+_KEPT = 16
+"""Tokens before a new one that may change how it is decoded: a space at the beginning, bytes of one character."""
 
 
 def generate(
@@ -36,10 +38,17 @@ def generate(
     stops = replace(sampling, stop_ids=frozenset() if end is None else frozenset({end}))
     model, _ = load_model(run, number, tell)
     for index, ids in enumerate(starts):
-        known, told = list(ids), tokenizer.decode(ids)
-        for token in sampled(model, ids, run.manifest.model.seq_len, stops):
-            known.append(token)
-            text = tokenizer.decode(known)
-            if not text.endswith(_HALF_CHARACTER):
-                yield index, text[len(told) :]
-                told = text
+        for piece in pieces(tokenizer, ids, sampled(model, ids, run.manifest.model.seq_len, stops)):
+            yield index, piece
+
+
+def pieces(tokenizer: Tokenizer, start: list[int], tokens: Iterable[int]) -> Iterator[str]:
+    """What `tokens` add to the text of `start`, as soon as it ends with a whole character."""
+    known, told = list(start), tokenizer.decode(start)
+    for token in tokens:
+        known.append(token)
+        text = tokenizer.decode(known)
+        if not text.endswith(_HALF_CHARACTER):
+            yield text[len(told) :]
+            known = known[-_KEPT:]  # or each token of a long text would decode all of it again
+            told = tokenizer.decode(known)

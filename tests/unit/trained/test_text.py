@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
+from typing import cast
 
 import click
 import pytest
@@ -19,10 +20,12 @@ from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageModule
 from dilocoxd.trained.measure import total_loss
+from dilocoxd.trained.text import pieces
 from dilocoxd.trainer.data import PreparedData
 from dilocoxd.trainer.generate import Sampling, generate_lines, sampled
 from dilocoxd.trainer.whole import whole_model
 from tests.harness.outer_worker.run_on_disk import TEXT, VOCAB, RunOnDisk, make_run
+from tests.harness.published.directory import save_tokenizer
 
 PROMPT = "Number 7"
 ROUNDING = 1e-4
@@ -90,6 +93,31 @@ def test_generate_prints_prompts_and_what_follows(run: RunOnDisk) -> None:
     assert "\nThe" in first.output
     assert len(first.output) > len(PROMPT) + 12
     assert invoke(*arguments).output == first.output
+
+
+class Counting:
+    """A tokenizer that remembers how much it was asked to decode."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.lengths: list[int] = []
+
+    def decode(self, ids: list[int]) -> str:
+        self.lengths.append(len(ids))
+        return self._tokenizer.decode(ids)
+
+
+def test_a_long_text_is_not_decoded_again_for_each_token(tmp_path: Path) -> None:
+    """Characters of several bytes come whole, too."""
+    save_tokenizer(tmp_path)
+    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    text = "a caf\u00e9, \u6f22\u5b57 \U0001f680 and the " * 40
+    ids = tokenizer.encode(text).ids
+    counting = Counting(tokenizer)
+    said = list(pieces(cast("Tokenizer", counting), ids[:9], ids[9:]))
+    assert tokenizer.decode(ids[:9]) + "".join(said) == text
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(said) and len(said) > 100
+    assert max(counting.lengths) <= 32
 
 
 def test_ctrl_c_ends_a_text_where_it_is(run: RunOnDisk) -> None:
