@@ -2,6 +2,7 @@
 
 import os
 import pty
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -54,7 +55,7 @@ def in_terminal(command: list[str], folder: Path, environment: dict[str, str]) -
     master, slave = pty.openpty()
     try:
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **environment}, preexec_fn=lambda: os.login_tty(slave)
+            command, cwd=folder, env={**os.environ, **environment}, preexec_fn=lambda: _in_the_foreground(slave)
         )
     finally:
         os.close(slave)
@@ -64,3 +65,9 @@ def in_terminal(command: list[str], folder: Path, environment: dict[str, str]) -
         process.kill()
         process.wait()
         os.close(master)
+
+
+def _in_the_foreground(slave: int) -> None:
+    """Of the terminal, as a shell starts a job; a script in the background has Ctrl-C ignored, and so would we."""
+    os.login_tty(slave)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
