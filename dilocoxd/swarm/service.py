@@ -114,11 +114,12 @@ class Swarm:
         """From `start` on, if data connections are turned on."""
         self._data_hosts = DataHosts(self.node, places)
         self._handlers: dict[str, tuple[ServeStream, Admits]] = {
-            PROTOCOL_HELLO: (self._serve_hello, "everybody"),
             PROTOCOL_MESSAGE: (self.channel.serve_messages, "members"),
             PROTOCOL_CALL: (self.channel.serve_call, "members"),
             PROTOCOL_BULK: (self.bulk_in.serve, "members"),
             PROTOCOL_FETCH: (self.fetch_server.serve, "visitors"),
+            # p2pd is told of one after the other while it serves already, and who is greeted asks the rest.
+            PROTOCOL_HELLO: (self._serve_hello, "everybody"),
         }
         self._sequence = 0
         self._clashes = 0

@@ -17,7 +17,7 @@ from dilocoxd.swarm.discovery.bootstrap import Access, Contact, JoinError, Stage
 from dilocoxd.swarm.p2pd.addresses import Address, parse_address
 from dilocoxd.swarm.p2pd.node import Node
 from dilocoxd.swarm.p2pd.peer_ids import fresh_peer_id
-from dilocoxd.swarm.streams.streams import StreamGate
+from dilocoxd.swarm.streams.streams import PROTOCOL_FETCH, PROTOCOL_HELLO, StreamGate
 from tests.harness.running.run_directories import free_port
 from tests.integration.swarm.members import Member, a_manifest, running
 from tests.integration.swarm.sites import RUN, sites
@@ -198,3 +198,20 @@ async def test_twenty_newcomers_in_processes_of_their_own_all_join(tmp_path: Pat
         out, _ = await process.communicate()
         assert out.decode() == f"{a.manifest.run_id} 0\n" * 20
         assert process.returncode == 0
+
+
+async def test_who_is_greeted_while_a_peer_starts_may_ask_it_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """p2pd is told of one protocol after the other, and serves those that it knows: a manifest was then not served."""
+    told: list[str] = []
+    real = Node._register
+
+    async def register(node: Node, protocol: str) -> None:
+        told.append(protocol)
+        await real(node, protocol)
+
+    monkeypatch.setattr(Node, "_register", register)
+    async with running(Member(tmp_path / "a", a_manifest())):
+        ours = [protocol for protocol in told if protocol.startswith("/dilocoxd/")]
+        assert ours[-1] == PROTOCOL_HELLO and PROTOCOL_FETCH in ours
