@@ -118,8 +118,7 @@ class Swarm:
             PROTOCOL_CALL: (self.channel.serve_call, "members"),
             PROTOCOL_BULK: (self.bulk_in.serve, "members"),
             PROTOCOL_FETCH: (self.fetch_server.serve, "visitors"),
-            # p2pd is told of one after the other while it serves already, and who is greeted asks the rest.
-            PROTOCOL_HELLO: (self._serve_hello, "everybody"),
+            PROTOCOL_HELLO: (self._serve_hello, "everybody"),  # last: who is greeted as p2pd starts asks the others
         }
         self._sequence = 0
         self._clashes = 0
