@@ -86,8 +86,11 @@ class ApiClient:
     def ask_json(self, path: str, body: Body = None, *, timeout_s: float = 5.0) -> Any:
         """The same as it came, for `--json`. Raises PeerError, also where the daemon is that of another run."""
         if self.run_id and body is None and not self._seen:  # what is done needs that site's token
-            self._require_run(self._answer(STATUS, None, timeout_s))
+            status = self._answer(STATUS, None, timeout_s)
+            self._require_run(status)
             self._seen.append(self.run_id)
+            if path == STATUS:
+                return status
         return self._answer(path, body, timeout_s)
 
     def _require_run(self, status: Any) -> None:

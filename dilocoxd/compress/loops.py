@@ -7,12 +7,13 @@ each codec does the same work in more passes. ADR 38. Lengths are checked here: 
 from __future__ import annotations
 
 import ctypes
-from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import Final, Literal
 
 import torch
 from torch import Tensor
+
+from dilocoxd.config.footprint.loops import loops_file
 
 GROUP: Final = 4096
 """Values per split-half group of codes."""
@@ -125,14 +126,13 @@ def _checked_block(block: int) -> int:
 
 def found_in(folder: Path) -> Loops | None:
     """The library of this version of Python in `folder`; None also if it is of another machine or version."""
-    for suffix in EXTENSION_SUFFIXES:
-        path = folder / f"_loops{suffix}"
-        if path.exists():
-            try:
-                return Loops(path)
-            except (OSError, AttributeError):
-                return None
-    return None
+    path = loops_file(folder)
+    if path is None:
+        return None
+    try:
+        return Loops(path)
+    except (OSError, AttributeError):
+        return None
 
 
 found: Loops | None = found_in(Path(__file__).parent)

@@ -5,7 +5,7 @@ Puts the formulas of this room together; decides nothing. Source: docs/planning.
 
 from dataclasses import dataclass
 
-from dilocoxd.config.footprint.loops import loops_file
+from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.machines.exchange.cost import ExchangeCost, ExchangeWork, Link, bytes_each_way, exchange_cost
@@ -71,7 +71,7 @@ def plan_with(manifest: Manifest, place: Deployment, weight: Footprint) -> Plan:
         codec=strategy.codec,
         num_sites=shape.num_sites,
         is_gathered=manifest.is_gathered,
-        is_compiled=loops_file() is not None,
+        is_compiled=has_loops(),
     )
     exchange = exchange_cost(work, place.link)
     steps = strategy.inner_steps

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from dilocoxd.config.footprint.loops import loops_file
+from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
@@ -52,7 +52,7 @@ def _exchange_s(manifest: Manifest, weight: Footprint, bit_per_s: float) -> floa
         num_passes=weight.num_passes,
         codec=manifest.strategy.codec,
         num_sites=NUM_SITES,
-        is_compiled=loops_file() is not None,
+        is_compiled=has_loops(),
     )
     return exchange_cost(work, Link(bit_per_s, bit_per_s, ROUND_TRIP_S)).total_s
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.answers.status import ExchangeTimes
-from dilocoxd.config.footprint.loops import loops_file
+from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.daemon.site.interface import SiteLayout
 from dilocoxd.machines.exchange.cost import LINE_SHARE, ExchangeWork, Link, exchange_cost
 
@@ -34,7 +34,7 @@ class ExchangeForecast:
     def __init__(self, codec: str, layout: Callable[[], SiteLayout | None], *, is_gathered: bool = False) -> None:
         self._codec = codec
         self._is_gathered = is_gathered
-        self._is_compiled = loops_file() is not None
+        self._is_compiled = has_loops()
         self._layout = layout
         self._bytes_per_s = 0.0
         self.newest: ExchangeTimes | None = None

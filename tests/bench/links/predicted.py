@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from dilocoxd.config.footprint.loops import loops_file
+from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.machines.exchange.cost import ExchangeWork, Link, exchange_cost
@@ -143,7 +143,7 @@ def work_of(run_dir: Path, num_sites: int) -> ExchangeWork:
         num_passes=weight.num_passes,
         codec=manifest.strategy.codec,
         num_sites=num_sites,
-        is_compiled=loops_file() is not None,
+        is_compiled=has_loops(),
     )
 
 
