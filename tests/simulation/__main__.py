@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from tests.simulation.batches import run_many, write_transcript
+from tests.simulation.schedules.seeded import Variant
 
 
 def main() -> int:
@@ -17,23 +18,23 @@ def main() -> int:
     parser.add_argument("--final-depth", type=int, default=0, help="entries that follow a final one (R28); 0: none is")
     parser.add_argument("--coalitions", action="store_true", help="just under a third of 4 to 10 peers lie in each")
     parser.add_argument("--gone", action="store_true", help="who crashes is found gone at once, sometimes who is there")
+    parser.add_argument("--liars", action="store_true", help="only the seeds in whose schedules somebody lies")
     parser.add_argument("--transcript", type=Path, help="write the transcript of the first seed here, and run only it")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     options = parser.parse_args()
+    variant = Variant(
+        final_depth=options.final_depth,
+        has_coalition=options.coalitions,
+        tells_gone=options.gone,
+        needs_liar=options.liars,
+    )
     if options.transcript:
-        write_transcript(
-            options.first_seed,
-            options.transcript,
-            options.final_depth,
-            has_coalition=options.coalitions,
-            tells_gone=options.gone,
-        )
+        write_transcript(options.first_seed, options.transcript, variant)
         options.num_seeds = 1
     started = time.monotonic()
     failed, done = run_many(
-        options.first_seed, options.num_seeds, jobs=options.jobs, stops_early=not options.keep_going,
-        final_depth=options.final_depth, has_coalition=options.coalitions, tells_gone=options.gone,
-    )  # fmt: skip
+        options.first_seed, options.num_seeds, variant, jobs=options.jobs, stops_early=not options.keep_going
+    )
     totals: collections.Counter[str] = collections.Counter()
     for outcome in done:
         totals.update(

@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tests.simulation.schedules.seeded import Outcome, run_seed
+from tests.simulation.schedules.seeded import PLAIN, Outcome, Variant, run_seed
 
 CHUNK = 20
 """Seeds that a process takes at a time."""
 PROGRESS_S = 15.0
 
 
-def run_quietly(seed: int, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False) -> Outcome:
+def run_quietly(seed: int, variant: Variant = PLAIN) -> Outcome:
     """`run_seed`; an exception in the machines or in the simulation is a finding too."""
     try:
-        return run_seed(seed, final_depth=final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
+        return run_seed(seed, variant)
     except Exception as error:
         return Outcome(seed, f"{type(error).__name__}: {error}", 0, 0, 0, 0, 0, ())
 
@@ -35,20 +35,14 @@ def _settle() -> None:
     gc.freeze()
 
 
-def run_chunk(
-    seeds: range, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False
-) -> list[Outcome]:
+def run_chunk(seeds: range, variant: Variant = PLAIN) -> list[Outcome]:
     """Seeds one after the other. Garbage is collected between schedules: their parts refer to each other in circles."""
     _settle()
     gc.disable()
     try:
         outcomes = []
         for seed in seeds:
-            outcomes.append(
-                replace(
-                    run_quietly(seed, final_depth, has_coalition=has_coalition, tells_gone=tells_gone), transcript=()
-                )
-            )
+            outcomes.append(replace(run_quietly(seed, variant), transcript=()))
             gc.collect(1)
         gc.collect()
         return outcomes
@@ -57,11 +51,9 @@ def run_chunk(
 
 
 @contextmanager
-def outcomes_of(
-    chunks: list[range], jobs: int, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False
-) -> Iterator[Iterable[list[Outcome]]]:
+def outcomes_of(chunks: list[range], jobs: int, variant: Variant = PLAIN) -> Iterator[Iterable[list[Outcome]]]:
     """Results of all chunks in order, computed by `jobs` processes."""
-    run = functools.partial(run_chunk, final_depth=final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
+    run = functools.partial(run_chunk, variant=variant)
     if jobs == 1:
         yield map(run, chunks)
         return
@@ -70,55 +62,49 @@ def outcomes_of(
 
 
 def run_many(
-    first: int,
-    count: int,
-    *,
-    jobs: int = 1,
-    stops_early: bool = False,
-    final_depth: int = 0,
-    has_coalition: bool = False,
-    tells_gone: bool = False,
+    first: int, count: int, variant: Variant = PLAIN, *, jobs: int = 1, stops_early: bool = False
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """(failed, all) of `count` seeds; tells about progress and failures on standard output."""
+    """(failed, all) of `count` seeds but those passed over; tells about progress and failures on standard output."""
     chunks = [range(at, min(at + CHUNK, first + count)) for at in range(first, first + count, CHUNK)]
     failed: list[Outcome] = []
     done: list[Outcome] = []
     started = told_at = time.monotonic()
-    with outcomes_of(chunks, jobs, final_depth, has_coalition=has_coalition, tells_gone=tells_gone) as results:
-        for outcomes in results:
-            done += outcomes
+    with outcomes_of(chunks, jobs, variant) as results:
+        for number, outcomes in enumerate(results, 1):
+            done += [one for one in outcomes if not one.is_passed_over]
             for outcome in [one for one in outcomes if one.problem]:
                 failed.append(outcome)
-                report(outcome, final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
+                report(outcome, variant)
             if time.monotonic() - told_at > PROGRESS_S:
                 told_at = time.monotonic()
+                looked = min(number * CHUNK, count)
                 rate = len(done) / (told_at - started)
-                print(f"{len(done)} of {count} seeds, {len(failed)} failed, {rate:.1f} a second", flush=True)
+                print(
+                    f"{looked} of {count} seeds, {len(done)} run, {len(failed)} failed, {rate:.1f} a second", flush=True
+                )
             if failed and stops_early:
                 break
     return failed, done
 
 
-def report(outcome: Outcome, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False) -> None:
+def report(outcome: Outcome, variant: Variant = PLAIN) -> None:
     """What broke, how to repeat it, and the transcript in a file."""
     path = Path(tempfile.gettempdir()) / f"simulation-{outcome.seed}.txt"
     print(f"seed {outcome.seed}: {outcome.problem}")
     print(
-        f"  python -m tests.simulation --first-seed {outcome.seed} --num-seeds 1 --final-depth {final_depth}"
-        f"{' --coalitions' if has_coalition else ''}{' --gone' if tells_gone else ''} --transcript {path}",
+        f"  python -m tests.simulation --first-seed {outcome.seed} --num-seeds 1 --final-depth {variant.final_depth}"
+        f"{' --coalitions' if variant.has_coalition else ''}{' --gone' if variant.tells_gone else ''}"
+        f" --transcript {path}",
         flush=True,
     )
-    write_transcript(outcome.seed, path, final_depth, has_coalition=has_coalition, tells_gone=tells_gone)
+    write_transcript(outcome.seed, path, variant)
 
 
-def write_transcript(
-    seed: int, path: Path, final_depth: int = 0, *, has_coalition: bool = False, tells_gone: bool = False
-) -> None:
+def write_transcript(seed: int, path: Path, variant: Variant = PLAIN) -> None:
+    """Run one schedule and write what happened in it, a line each."""
     with path.open("w") as file:
         try:
-            done = run_seed(
-                seed, keeps_transcript=True, final_depth=final_depth, has_coalition=has_coalition, tells_gone=tells_gone
-            )
+            done = run_seed(seed, variant, keeps_transcript=True)
             file.writelines(f"{line}\n" for line in done.transcript)
         except Exception as error:
             file.write(f"{type(error).__name__}: {error}\n")

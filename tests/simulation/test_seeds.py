@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.batches import run_many
 from tests.simulation.schedules.directed import SCENARIOS
-from tests.simulation.schedules.seeded import run_seed
+from tests.simulation.schedules.seeded import Variant, run_seed
 
 QUICK = 24
 """So many schedules are run by tests that are not slow."""
@@ -54,7 +54,7 @@ def test_what_failed_once_holds(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", COALITIONS_FAILED_ONCE)
 def test_coalition_that_failed_once_holds(seed: int) -> None:
-    assert run_seed(seed, has_coalition=True).problem == ""
+    assert run_seed(seed, Variant(has_coalition=True)).problem == ""
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, 6))
@@ -65,7 +65,7 @@ def test_invariants_hold_in_every_schedule(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, 24, 6))
 def test_invariants_hold_where_everybody_sums_for_itself(first: int) -> None:
-    done = [run_seed(seed, is_gathered=True) for seed in range(first, first + 6)]
+    done = [run_seed(seed, Variant(is_gathered=True)) for seed in range(first, first + 6)]
     problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in done if outcome.problem]
     assert not problems, "\n".join(problems)
     assert sum(outcome.rounds for outcome in done) > len(done)
@@ -73,13 +73,13 @@ def test_invariants_hold_where_everybody_sums_for_itself(first: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, 18, 6))
 def test_invariants_hold_where_who_enters_is_on_probation(first: int) -> None:
-    problems = [o for seed in range(first, first + 6) if (o := run_seed(seed, probation_rounds=3)).problem]
+    problems = [o for seed in range(first, first + 6) if (o := run_seed(seed, Variant(probation_rounds=3))).problem]
     assert not problems, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in problems)
 
 
 @pytest.mark.parametrize("first", (0, 3))
 def test_invariants_hold_where_just_under_a_third_lie(first: int) -> None:
-    done = [run_seed(seed, has_coalition=True) for seed in range(first, first + 3)]
+    done = [run_seed(seed, Variant(has_coalition=True)) for seed in range(first, first + 3)]
     problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in done if outcome.problem]
     assert not problems, "\n".join(problems)
     assert all(outcome.rounds for outcome in done)
@@ -87,14 +87,14 @@ def test_invariants_hold_where_just_under_a_third_lie(first: int) -> None:
 
 @pytest.mark.parametrize("first", (0, 6))
 def test_invariants_hold_where_who_dies_is_found_gone(first: int) -> None:
-    problems = [o for seed in range(first, first + 6) if (o := run_seed(seed, tells_gone=True)).problem]
+    problems = [o for seed in range(first, first + 6) if (o := run_seed(seed, Variant(tells_gone=True))).problem]
     assert not problems, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in problems)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 @pytest.mark.parametrize("first", range(0, QUICK, 12))
 def test_nobody_leaves_a_final_entry_unless_told(first: int, depth: int) -> None:
-    done = [run_seed(seed, final_depth=depth) for seed in range(first, first + 12)]
+    done = [run_seed(seed, Variant(final_depth=depth)) for seed in range(first, first + 12)]
     problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in done if outcome.problem]
     assert not problems, "\n".join(problems)
 
@@ -103,7 +103,7 @@ def test_nobody_leaves_a_final_entry_unless_told(first: int, depth: int) -> None
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(("depth", "first"), [(1, QUICK), (4, 0)])
 def test_nobody_leaves_a_final_entry_in_many_schedules(depth: int, first: int) -> None:
-    failed, _ = run_many(first, 150 - first, final_depth=depth)
+    failed, _ = run_many(first, 150 - first, Variant(final_depth=depth))
     assert not failed, "\n".join(f"seed {outcome.seed}: {outcome.problem}" for outcome in failed)
 
 
@@ -118,6 +118,17 @@ def test_invariants_hold_in_many_schedules(seeds: range) -> None:
 
 def test_same_seed_gives_the_same_history() -> None:
     assert run_seed(3, keeps_transcript=True) == run_seed(3, keeps_transcript=True)
+
+
+def test_a_schedule_asked_for_its_liar_is_the_same_or_passed_over() -> None:
+    plain = [run_seed(seed, keeps_transcript=True) for seed in range(3, 9)]
+    asked = [run_seed(seed, Variant(needs_liar=True), keeps_transcript=True) for seed in range(3, 9)]
+    kept = [seed for seed, outcome in enumerate(asked) if not outcome.is_passed_over]
+    assert 0 < len(kept) < len(asked)
+    assert [asked[at] for at in kept] == [plain[at] for at in kept]
+    failed, done = run_many(3, 6, Variant(needs_liar=True))
+    assert not failed
+    assert [outcome.seed for outcome in done] == [asked[at].seed for at in kept]
 
 
 def test_same_seed_gives_the_same_outcome_in_another_process() -> None:

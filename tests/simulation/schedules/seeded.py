@@ -51,30 +51,50 @@ class Outcome:
     forks: int
     num_events: int
     transcript: tuple[str, ...]
+    is_passed_over: bool = False
 
 
-def run_seed(
-    seed: int,
-    *,
-    keeps_transcript: bool = False,
-    is_gathered: bool = False,
-    final_depth: int = 0,
-    probation_rounds: int = 0,
-    has_coalition: bool = False,
-    tells_gone: bool = False,
-) -> Outcome:
-    """Run one schedule. `problem` is empty when every invariant held.
+@dataclass(frozen=True)
+class Variant:
+    """What is asked of a schedule beyond its seed.
 
     `is_gathered`: everybody sums for itself (X11). `final_depth`: of R28; where final entries keep peers apart in the
     end, an operator decides. `probation_rounds`: who comes after the first entry is on probation for so long (M11).
     `has_coalition`: of 4 to 10 peers just under a third lie, all in one way or each in its own.
-    `tells_gone`: who crashes is found gone at once, and now and then somebody who is there (D11.4)."""
+    `tells_gone`: who crashes is found gone at once, and now and then somebody who is there (D11.4).
+    `needs_liar`: a seed in whose schedule nobody lies is passed over (`Outcome.is_passed_over`)."""
+
+    is_gathered: bool = False
+    final_depth: int = 0
+    probation_rounds: int = 0
+    has_coalition: bool = False
+    tells_gone: bool = False
+    needs_liar: bool = False
+
+
+PLAIN = Variant()
+
+
+class NobodyLies(Exception):
+    """A schedule was to have a liar and has none."""
+
+
+def run_seed(seed: int, variant: Variant = PLAIN, *, keeps_transcript: bool = False) -> Outcome:
+    """Run one schedule. `problem` is empty when every invariant held."""
     world = World(seed, keeps_transcript=keeps_transcript)
-    swarm = Swarm(world, is_gathered=is_gathered, probation_rounds=probation_rounds, tells_gone=tells_gone)
-    swarm.limits = replace(swarm.limits, final_depth=final_depth)
+    swarm = Swarm(
+        world,
+        is_gathered=variant.is_gathered,
+        probation_rounds=variant.probation_rounds,
+        tells_gone=variant.tells_gone,
+    )
+    swarm.limits = replace(swarm.limits, final_depth=variant.final_depth)
     problem = ""
+    is_passed_over = False
     try:
-        _run(swarm, has_coalition=has_coalition)
+        _run(swarm, variant)
+    except NobodyLies:
+        is_passed_over = True
     except AssertionError as error:
         problem = f"{type(error).__name__}: {error} (at {world.now:.3f} s)"
         world.log(problem)
@@ -89,22 +109,25 @@ def run_seed(
         swarm.ledger.num_forks(),
         world.num_events,
         tuple(world.transcript),
+        is_passed_over,
     )
     swarm.dismantle()
     return outcome
 
 
-def _run(swarm: Swarm, *, has_coalition: bool) -> None:
+def _run(swarm: Swarm, variant: Variant) -> None:
     world, rng = swarm.world, swarm.world.rng
-    _populate(swarm, rng, rng.choice(COALITION_OF) if has_coalition else 0)
+    _populate(swarm, rng, rng.choice(COALITION_OF) if variant.has_coalition else 0)
     _links(swarm, rng)
     faults_s = rng.choice(FAULTS_S) if len(swarm.nodes) < 16 else min(FAULTS_S)
-    if has_coalition:
+    if variant.has_coalition:
         kinds = rng.choice([KINDS, (rng.choice(KINDS),)])
         for villain in rng.sample(list(swarm.nodes.values()), (len(swarm.nodes) - 1) // 3):
             _corrupt(swarm, villain, rng.choice(kinds))
     elif len(swarm.nodes) > 2 and rng.random() < 0.35:
         _corrupt(swarm, rng.choice(list(swarm.nodes.values())), rng.choice(KINDS))
+    if variant.needs_liar and not swarm.has_liar:
+        raise NobodyLies
     for index, node in enumerate(swarm.nodes.values()):
         world.at(0.0 if index < 2 else rng.choice([0.0, rng.uniform(0, faults_s / 2)]), node.start)
     for _ in range(rng.choice([0, 1, 2, 4, 8])):
