@@ -10,8 +10,10 @@ from dilocoxd.compress.deferred import Deferred
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.config.footprint.counts import Counts, Slice
 from dilocoxd.config.footprint.estimate import Estimate, estimate
+from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.machines.exchange.cost import ExchangeWork
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.models.cut import StageSpan, cut_stages, head_flops, layer_flops
 from dilocoxd.models.params import param_specs
@@ -50,6 +52,20 @@ def footprint(manifest: Manifest, shape: SiteShape) -> Footprint:
         num_segments=len(plan.segments),
         factored_share=factored_share(plan),
         flops_per_token=6 * (model.num_layers * layer_flops(model) + head_flops(model)),
+    )
+
+
+def exchange_work(manifest: Manifest, weight: Footprint, num_sites: int) -> ExchangeWork:
+    """What one exchange of this run moves between `num_sites` sites with codecs as compiled as here."""
+    return ExchangeWork(
+        parameters=weight.parameters,
+        payload_bytes=weight.payload_bytes,
+        num_segments=weight.num_segments,
+        num_passes=weight.num_passes,
+        codec=manifest.strategy.codec,
+        num_sites=num_sites,
+        is_gathered=manifest.is_gathered,
+        is_compiled=has_loops(),
     )
 
 

@@ -5,11 +5,10 @@ Puts the formulas of this room together; decides nothing. Source: docs/planning.
 
 from dataclasses import dataclass
 
-from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest
-from dilocoxd.machines.exchange.cost import ExchangeCost, ExchangeWork, Link, bytes_each_way, exchange_cost
-from dilocoxd.planner.footprint import Footprint, footprint
+from dilocoxd.machines.exchange.cost import ExchangeCost, Link, bytes_each_way, exchange_cost
+from dilocoxd.planner.footprint import Footprint, exchange_work, footprint
 from dilocoxd.planner.loss import StudyRow, loss_gap_percent
 from dilocoxd.planner.pace import Cadence, RoundUse, bytes_saved, pace, pipeline_step_s
 
@@ -63,16 +62,7 @@ def plan_with(manifest: Manifest, place: Deployment, weight: Footprint) -> Plan:
     """The same with a footprint that is known already."""
     strategy, shape = manifest.strategy, place.shape
     step_s = place.compute.step_s or computed_step_s(manifest, place, weight)
-    work = ExchangeWork(
-        parameters=weight.parameters,
-        payload_bytes=weight.payload_bytes,
-        num_segments=weight.num_segments,
-        num_passes=weight.num_passes,
-        codec=strategy.codec,
-        num_sites=shape.num_sites,
-        is_gathered=manifest.is_gathered,
-        is_compiled=has_loops(),
-    )
+    work = exchange_work(manifest, weight, shape.num_sites)
     exchange = exchange_cost(work, place.link)
     steps = strategy.inner_steps
     one = pace(Cadence(steps, extension(manifest), step_s, exchange.total_s, strategy.delay))

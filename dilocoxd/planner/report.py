@@ -18,7 +18,8 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
     parts = (
         f"link {in_seconds(exchange.transfer_s)}, round trips {in_seconds(exchange.latency_s)}, encode"
         f" {in_seconds(exchange.encode_s)}, reduce {in_seconds(exchange.reduce_s)}, decode"
-        f" {in_seconds(exchange.decode_s)}, votes {in_seconds(exchange.vote_s)}, fixed {in_seconds(exchange.fixed_s)}"
+        f" {in_seconds(exchange.decode_s)}, votes {in_seconds(exchange.vote_s)}, fixed {in_seconds(exchange.fixed_s)},"
+        f" of all this {in_seconds(exchange.hidden_s)} at the same time"
     )
     extended = f", extended to {pace.steps} steps" if pace.steps > strategy.inner_steps else ""
     where = "the whole site" if place.shape.stages == 1 else f"each of {place.shape.stages} stages at most"

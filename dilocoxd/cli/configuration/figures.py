@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
-from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.machines.exchange.cost import ExchangeWork, Link, exchange_cost
-from dilocoxd.planner.footprint import Footprint, footprint
+from dilocoxd.machines.exchange.cost import Link, exchange_cost
+from dilocoxd.planner.footprint import Footprint, exchange_work, footprint
 from dilocoxd.planner.quantities import in_decimal, in_seconds
 
 LINKS_MBIT: Final = (10, 100, 1000)
@@ -45,15 +44,7 @@ def figures(manifest: Manifest, site: SiteConfig | None) -> Figures:
 
 
 def _exchange_s(manifest: Manifest, weight: Footprint, bit_per_s: float) -> float:
-    work = ExchangeWork(
-        parameters=weight.parameters,
-        payload_bytes=weight.payload_bytes,
-        num_segments=weight.num_segments,
-        num_passes=weight.num_passes,
-        codec=manifest.strategy.codec,
-        num_sites=NUM_SITES,
-        is_compiled=has_loops(),
-    )
+    work = exchange_work(manifest, weight, NUM_SITES)
     return exchange_cost(work, Link(bit_per_s, bit_per_s, ROUND_TRIP_S)).total_s
 
 

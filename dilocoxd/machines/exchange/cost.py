@@ -86,6 +86,8 @@ class ExchangeCost:
     decode_s: float
     vote_s: float
     fixed_s: float
+    hidden_s: float
+    """What is computed while the line is busy, or carried while something is computed: in two parts, once in time."""
 
     @property
     def total_s(self) -> float:
@@ -95,7 +97,7 @@ class ExchangeCost:
     @property
     def exchange_s(self) -> float:
         """From the group being known to all results being here: `times.exchange_s` of a round."""
-        return self.transfer_s + self.latency_s + self.reduce_s + self.decode_s + self.fixed_s
+        return self.transfer_s + self.latency_s + self.reduce_s + self.decode_s + self.fixed_s - self.hidden_s
 
 
 def copies_of(codec: str, *, is_compiled: bool) -> tuple[float, float]:
@@ -113,23 +115,27 @@ def exchange_cost(work: ExchangeWork, link: Link) -> ExchangeCost:
     """The parts of one exchange of `work` over `link`; all zero for one site, which exchanges nothing."""
     others = work.num_sites - 1
     if others < 1:
-        return ExchangeCost(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        return ExchangeCost(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     copy_s = 4 * work.parameters / MEMORY_BYTES_PER_S
     encode, decode = copies_of(work.codec, is_compiled=work.is_compiled)
     turns, summed = (1, work.num_sites) if work.is_gathered else (TURNS, 1)
     sent = bytes_each_way(work.payload_bytes, work.num_sites, is_gathered=work.is_gathered)
     transfer_s = sent / usable_bytes_per_s(link, others)
     round_trips_s = ROUND_TRIPS_PER_TURN * link.rtt_s * turns * work.num_passes
+    pieces = work.num_segments * work.num_passes
+    reduce_s, decode_s = summed * (decode + WEIGHING_COPIES + encode / work.num_sites) * copy_s, decode * copy_s
+    computed_s = reduce_s + decode_s + SEGMENT_S * pieces
     return ExchangeCost(
         transfer_s=transfer_s,
-        # Results follow contributions segment by segment: a line that is busy all the time waits at its ends only,
-        # and what is sent last waits for all round trips, but for what the line did meanwhile.
-        latency_s=max(round_trips_s / turns, round_trips_s - transfer_s * (1 - 1 / turns)),
+        # Results follow contributions segment by segment: who is busy all the time waits at its ends only, and what is
+        # sent last waits for all round trips, but for what was carried or summed meanwhile.
+        latency_s=max(round_trips_s / turns, round_trips_s - max(transfer_s, computed_s) * (1 - 1 / turns)),
         encode_s=encode * copy_s,
-        reduce_s=summed * (decode + WEIGHING_COPIES + encode / work.num_sites) * copy_s,
-        decode_s=decode * copy_s,
+        reduce_s=reduce_s,
+        decode_s=decode_s,
         vote_s=link.rtt_s + VOTE_S_PER_SITE * work.num_sites,
-        fixed_s=FIXED_S + SEGMENT_S * work.num_segments * work.num_passes,
+        fixed_s=FIXED_S + SEGMENT_S * pieces,
+        hidden_s=min(transfer_s, computed_s) * (1 - 1 / pieces),  # all but one segment's, at an end
     )
 
 

@@ -5,7 +5,8 @@
 for BBR would go on as slow as it had learned on the one before; by default 10.5M parameters in the codec of `default`,
 2.8 MB a contribution. `measured`: median of `exchange_s` of all sites' rounds, those left out that had begun with
 another round trip; `least` is nearest to a machine with nothing else to do; `predicted`: the same part by the formulas,
-without what the test link lets pass at once after a pause.
+without what the test link lets pass at once after a pause. `line`: bytes a site sends / `measured` / rate; `line least`
+the same of `least`.
 """
 
 import argparse
@@ -21,11 +22,10 @@ from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
-from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import load_manifest
-from dilocoxd.machines.exchange.cost import ExchangeWork, Link, exchange_cost
-from dilocoxd.planner.footprint import footprint
+from dilocoxd.machines.exchange.cost import ExchangeWork, Link, bytes_each_way, exchange_cost
+from dilocoxd.planner.footprint import exchange_work, footprint
 from tests.bench.headline.trainer import STEP_S_VARIABLE
 from tests.bench.links.whole_rounds import NICE_VARIABLE, PATIENCE_S
 from tests.harness.internet.conditions import rtt
@@ -119,6 +119,7 @@ def row(cell: Cell, work: ExchangeWork, measured: Sequence[float]) -> dict[str, 
     """A line of the table."""
     predicted = exchange_cost(work, cell.link).exchange_s - 8 * BURST_BYTES / (cell.mbit * 1e6)
     median = statistics.median(measured)
+    sent_s = 8 * bytes_each_way(work.payload_bytes, work.num_sites, is_gathered=work.is_gathered) / (cell.mbit * 1e6)
     return {
         "sites": work.num_sites,
         "link": f"{cell.mbit:g} Mbit/s, {1000 * cell.rtt_s:g} ms",
@@ -128,6 +129,8 @@ def row(cell: Cell, work: ExchangeWork, measured: Sequence[float]) -> dict[str, 
         "least": round(min(measured), 3),
         "predicted": round(predicted, 3),
         "ratio": round(median / predicted, 2),
+        "line": round(sent_s / median, 3),
+        "line least": round(sent_s / min(measured), 3),
         "load_1min": round(os.getloadavg()[0], 1),
     }
 
@@ -136,15 +139,7 @@ def work_of(run_dir: Path, num_sites: int) -> ExchangeWork:
     """What one exchange of this run moves between its sites."""
     manifest = load_manifest(run_dir / "run.toml")
     weight = footprint(manifest, shape_of(manifest, None, num_sites))
-    return ExchangeWork(
-        parameters=weight.parameters,
-        payload_bytes=weight.payload_bytes,
-        num_segments=weight.num_segments,
-        num_passes=weight.num_passes,
-        codec=manifest.strategy.codec,
-        num_sites=num_sites,
-        is_compiled=has_loops(),
-    )
+    return exchange_work(manifest, weight, num_sites)
 
 
 def numbers(text: str) -> list[float]:

@@ -7,7 +7,7 @@ import pytest
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.exchange import cost
-from dilocoxd.machines.exchange.cost import ExchangeWork, Link, bytes_each_way, exchange_cost
+from dilocoxd.machines.exchange.cost import FIXED_S, SEGMENT_S, ExchangeWork, Link, bytes_each_way, exchange_cost
 from dilocoxd.planner import loss, pace as pace_module, processors, quantities
 from dilocoxd.planner.loss import StudyRow, loss_gap_percent
 from dilocoxd.planner.pace import Cadence, pace
@@ -91,9 +91,10 @@ def latency_s(work: ExchangeWork, bit_per_s: float = 1e12) -> float:
 
 def test_round_trips_grow_with_passes_and_are_half_where_everything_is_gathered() -> None:
     work = ExchangeWork(1000, 1000, 1, 1, "int4", 2)
-    assert latency_s(work) == pytest.approx(0.15, abs=1e-5)  # contributions, then results
-    assert latency_s(replace(work, num_segments=480)) == latency_s(work), "none waits for the answer to another"
-    assert latency_s(replace(work, num_passes=3)) == pytest.approx(0.45, abs=1e-5)
+    assert latency_s(work) == pytest.approx(0.15, abs=1e-3)  # contributions, then results
+    many = latency_s(replace(work, num_segments=480))
+    assert many == pytest.approx(0.15 - 480 * SEGMENT_S / 2, abs=1e-3), "none waits for the answer to another"
+    assert latency_s(replace(work, num_passes=3)) == pytest.approx(0.45, abs=1e-3)
     assert latency_s(replace(work, num_sites=4, is_gathered=True)) == pytest.approx(0.075)
 
 
@@ -102,6 +103,18 @@ def test_round_trips_are_hidden_while_the_line_is_busy() -> None:
     work = ExchangeWork(1000, 96_000, 1, 1, "int4", 2)
     assert latency_s(work, 8e6) == pytest.approx(0.15 - 0.05), "0.1 s of line: half of it hides a part"
     assert latency_s(work, 8e5) == pytest.approx(0.075), "1 s of line: only its ends wait"
+
+
+def test_segments_are_summed_while_the_line_brings_others() -> None:
+    """100M parameters in 100 segments: the shorter of line and sums is hidden, but for one segment of it."""
+    work, quiet = ExchangeWork(10**8, 10**8, 100, 1, "fp32", 2), Link(1e15, 1e15, 0.0)
+    computed_s = exchange_cost(work, quiet).exchange_s - FIXED_S
+    slow = exchange_cost(work, Link(1e8, 1e8, 0.0))
+    assert slow.exchange_s == pytest.approx(slow.transfer_s + FIXED_S + computed_s / 100)
+    fast = exchange_cost(work, Link(1e11, 1e11, 0.0))
+    assert fast.exchange_s == pytest.approx(computed_s + FIXED_S + fast.transfer_s / 100, rel=1e-4)
+    alone = exchange_cost(replace(work, num_segments=1), Link(1e8, 1e8, 0.0))
+    assert alone.hidden_s == 0, "a single segment is summed when it is here"
 
 
 MEASURED = {(4_000, 2, 0.0): 0.012, (4_000, 2, 0.1): 0.165}
