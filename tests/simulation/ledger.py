@@ -163,8 +163,11 @@ class Ledger:
         if known != state_digest:
             raise Broken(f"R-a: {peer} has other bits at head {head.hex()[:12]}")
 
-    def check_chain(self, peer: PeerId, entries: list[Entry]) -> None:
-        """R-b for one chain: each contribution at most once, and what was put back into feedback is not in it."""
+    def check_chain(self, peer: PeerId, entries: list[Entry], liars: set[PeerId]) -> None:
+        """R-b for one chain: each contribution at most once, and what was put back into feedback is not in it.
+
+        What a liar has in its own feedback is its own affair: it may name a phase in a branch that it forges, and then
+        give up one of the same number."""
         seen: set[tuple[PeerId, PhaseId]] = set()
         for entry in entries:
             for contribution in entry.contributions:
@@ -174,6 +177,8 @@ class Ledger:
                 seen.add(name)
                 if self.fates.get(name) == OFFERED and name[0] == peer:
                     raise Broken(f"R-b: {name} is in the chain of {peer}, but its owner has not settled it")
+                if name[0] in liars:
+                    continue
                 if self.fates.get(name) == EXCLUDED or (self.fates.get(name) == RECLAIMED and name[0] == peer):
                     raise Broken(f"R-b: {name} is in the chain of {peer} and in its owner's error feedback")
 

@@ -308,7 +308,7 @@ class Swarm:
             raise Broken(f"R-c: logs that their peers do not stand on for {QUIET_S:g} s: {', '.join(away)}")
         for node in live:
             entries = [stored.signed.entry for stored in node.disk.log]
-            self.ledger.check_chain(node.name, entries)
+            self.ledger.check_chain(node.name, entries, self.liars())
             self.ledger.at_head(node.name, node.machine.chain.head, node.machine.chain.state_digest)
         self._check_included(live)
         for node in live:
@@ -324,6 +324,10 @@ class Swarm:
             if later:
                 raise Broken(f"R-d: forks in rounds {later} although quorum = majority")
         self._check_acknowledged(live)
+
+    def liars(self) -> set[PeerId]:
+        """Who does not keep to the protocol."""
+        return {node.name for node in self.nodes.values() if node.mischief is not None}
 
     def _live(self) -> list[Node]:
         """Who must keep every promise now."""

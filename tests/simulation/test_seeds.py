@@ -40,6 +40,7 @@ FAILED_ONCE = (
         1201261,
         1208646,
         1218371,
+        1505123,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

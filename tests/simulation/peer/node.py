@@ -356,8 +356,8 @@ class Node:
         if self.mischief is None:
             self.swarm.moved_at = self.world.now
         if self.sums.is_exact:
-            liars = {node.name for node in self.swarm.nodes.values() if node.mischief is not None}
-            self.swarm.ledger.check_sums(self.name, entry, [data for _, data in sorted(payload.items())], liars)
+            results = [data for _, data in sorted(payload.items())]
+            self.swarm.ledger.check_sums(self.name, entry, results, self.swarm.liars())
         self.feed(e.EntryPersisted(entry.round))
 
     def _settle(self, phase: PhaseId, *, is_included: bool, is_voted: bool = False) -> None:
