@@ -13,6 +13,12 @@ from dilocoxd.wire.messages import Ready
 
 ABANDONED_MAX: Final = 3
 """Who gives up this many attempts of one round is left out of the rest of it."""
+JUMPS_END: Final = Attempt(2**30)
+"""Above it nobody is believed who is far beyond us, whoever says so too (R5.6). Half of all attempts that a message can
+name are left: behind the last one there is none to go to, also after a restart, for the promise of it is on disk."""
+WITNESSES_MIN: Final = 2
+WITNESSES_OF: Final = 3
+"""Those who raise attempts too often are followed where so many are as far: a third of all that live, two at least."""
 
 
 @dataclass(slots=True)
@@ -125,19 +131,31 @@ class Readiness:
         claimed = [w.claimed for peer, w in self._words.items() if peer != without and w.claimed is not None]
         return max([own, *claimed])
 
-    def jump_problem(self, peer: PeerId, attempt: Attempt, own: Attempt, jump_max: int) -> str:
-        """Why the peer cannot be in this attempt (R5.2): it is too far beyond all that are known. Empty if it can."""
+    def followed_attempt(self, without: PeerId, own: Attempt, suspected: Set[PeerId]) -> Attempt:
+        """The latest attempt of anybody else who is believed and followed: others are no company (R5.3)."""
+        others = (w.ready.attempt for p, w in self._words.items() if w.ready and p != without and p not in suspected)
+        return max([own, *others])
+
+    def jump_problem(
+        self, peer: PeerId, attempt: Attempt, own: Attempt, jump_max: int, *, is_alone: bool = False
+    ) -> str:
+        """Why the peer cannot be in this attempt: it is too far beyond all that are known, unless nobody else is there
+        (`is_alone`, R5.2), or where no round comes (R5.6). Empty if it can."""
+        if attempt > max(JUMPS_END, own + jump_max):
+            return f"attempt {attempt}, and we are in {own}"
         known = self.known_attempt(peer, own)
-        return f"attempt {attempt}, nobody is beyond {known}" if attempt > known + jump_max else ""
+        is_far = attempt > known + jump_max and not is_alone
+        return f"attempt {attempt}, nobody is beyond {known}" if is_far else ""
 
     def is_further(self, peer: PeerId, attempt: Attempt, known: Attempt) -> bool:
-        """Whether the peer goes further with this than everybody else (`known`) and than it said before."""
+        """Whether the peer goes further than all others that are followed (`known`), and than it said before."""
         word = self._words.get(peer)
         before = known if word is None or word.claimed is None else word.claimed
         return attempt > max(known, before)
 
     def latest_attempt(self, live: Set[PeerId], own: Attempt, suspected: Set[PeerId]) -> Attempt:
-        """The attempt to be in: the latest of a live peer; of those who raise too often, the latest of two."""
+        """The attempt to be in: the latest of a live peer; of those who raise too often, the latest in which enough of
+        them are. `live`: ourselves included."""
         latest, doubtful = own, []
         for peer, word in self._words.items():
             if word.ready is None or word.ready.attempt <= latest or peer not in live:
@@ -146,7 +164,8 @@ class Readiness:
                 doubtful.append(word.ready.attempt)
             else:
                 latest = word.ready.attempt
-        return max(latest, sorted(doubtful)[-2]) if len(doubtful) > 1 else latest
+        needed = max(WITNESSES_MIN, -(-len(live) // WITNESSES_OF))
+        return max(latest, sorted(doubtful)[-needed]) if len(doubtful) >= needed else latest
 
 
 def merged(known: Ready, newer: Ready) -> Ready:

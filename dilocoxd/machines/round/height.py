@@ -333,12 +333,13 @@ class Height:
             return None
         # Who comes late cannot know how far the others are: it believes two that agree, or the only other one there is.
         is_alone_with_it = self.book.is_alone_with(peer)
-        known = self.words.known_attempt(peer, self.attempt.index)
+        known = self.words.followed_attempt(peer, self.attempt.index, self.suspected())
         if self.words.is_further(peer, attempt, known) and not is_alone_with_it:
             self.book.raised(peer)
         self.words.claim(peer, attempt)
-        problem = self.words.jump_problem(peer, attempt, self.attempt.index, self.limits.attempt_jump_max)
-        return Violation(peer, "attempt_jump", problem) if problem and not is_alone_with_it else None
+        own, jump_max = self.attempt.index, self.limits.attempt_jump_max
+        problem = self.words.jump_problem(peer, attempt, own, jump_max, is_alone=is_alone_with_it)
+        return Violation(peer, "attempt_jump", problem) if problem else None
 
     def say(self, peer: PeerId, ready: Ready, now: Monotonic) -> None:
         """A Ready of ours or of another peer that stands here counts from now on."""

@@ -111,8 +111,8 @@ def on_abandon(height: Height, peer: PeerId, abandon: Abandon, state: str) -> Gi
     if abandon.round != height.round:
         return None
     own, jump_max = height.attempt.index, height.limits.attempt_jump_max
-    problem = height.words.jump_problem(peer, abandon.attempt, own, jump_max)
-    if problem and not height.book.is_alone_with(peer):
+    is_alone = height.book.is_alone_with(peer)
+    if problem := height.words.jump_problem(peer, abandon.attempt, own, jump_max, is_alone=is_alone):
         return Violation(peer, "attempt_jump", problem)
     # Names of nobody would fill the table, and nobody else's complaints would count.
     known = {height.me, *height.book.views()}

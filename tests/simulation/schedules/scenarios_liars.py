@@ -19,6 +19,7 @@ from tests.simulation.swarm import Swarm
 
 CALM_S = 60.0
 """So long the liar is at work."""
+RAISED_EVERY_S = 0.02
 FOLLOWED_MAX = 1_000
 """Attempts; some hundreds are seen where few are followed."""
 SEATED = 10
@@ -57,6 +58,32 @@ def who_raises_attempts_alone_is_not_followed() -> str:
     liar.mischief.messages = lie  # type: ignore[method-assign]
     rounds = _rounds_since(swarm, honest)
     return _result(swarm) or ("" if rounds > 10 else f"{rounds} rounds in {CALM_S:g} s")
+
+
+def who_raises_attempts_together_is_not_followed() -> str:
+    """Two of seven say, one after the other and faster than a group forms, that they are in a later attempt: neither is
+    company for the other one."""
+    swarm, nodes = _swarm(7)
+    swarm.may_fork = swarm.has_liar = True
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    liars, honest = nodes[:2], nodes[2:]
+    for liar in liars:
+        liar.mischief = Mischief("says what follows", keys_of(liar.name), swarm.world.rng)
+        liar.mischief.messages = lambda node, target, message: []  # type: ignore[method-assign]
+        liar.mischief.chain = lambda own: honest[0].machine.chain  # type: ignore[method-assign]
+
+    def raise_all(turn: int) -> None:
+        for node in honest:
+            here = node.machine.height.ready_message()
+            assert here.attempt < FOLLOWED_MAX, f"the others followed the liars to attempt {here.attempt}"
+            later = replace(here, attempt=Attempt(here.attempt + 1), contribution=None, offer=None, lock=None)
+            node.feed(MessageReceived(liars[turn].name, later))
+        if swarm.is_training:
+            swarm.world.at(swarm.world.now + RAISED_EVERY_S, lambda: raise_all(1 - turn))
+
+    raise_all(0)
+    rounds = _rounds_since(swarm, honest)
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
 
 
 def who_is_needed_for_a_majority_is_followed() -> str:
@@ -202,6 +229,7 @@ LIARS = (
     sum_that_does_not_follow_is_committed_by_nobody,
     result_that_does_not_decode_is_committed_by_no_observer,
     who_raises_attempts_alone_is_not_followed,
+    who_raises_attempts_together_is_not_followed,
     who_is_needed_for_a_majority_is_followed,
     who_gives_attempts_up_and_goes_on_stops_no_round,
     who_catches_up_in_vain_is_not_proposed_meanwhile,

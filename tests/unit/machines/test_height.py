@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
+from dilocoxd.machines.peers.readiness import JUMPS_END
+from dilocoxd.machines.peers.standing import SUSPICION_MAX
 from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.joining import on_ready
@@ -130,6 +132,34 @@ def test_attempt_far_beyond_all_others_is_not_believed_but_by_the_only_other_one
     assert isinstance(found, Violation) and found.rule == "attempt_jump"
     assert height.hear_attempt(C, far) is None, "a second peer claims one as far"
     assert height_of(B).hear_attempt(B, far) is None
+
+
+def test_attempt_that_no_round_comes_to_is_believed_by_nobody_whoever_says_so() -> None:
+    last, beyond = JUMPS_END, Attempt(JUMPS_END + 1)
+    for height, peers in ((height_of(B), (B, B)), (height_of(B, C), (B, C))):
+        for peer in peers:
+            found = height.hear_attempt(peer, beyond)
+            assert isinstance(found, Violation) and found.rule == "attempt_jump"
+        assert height.hear_attempt(peers[1], last) is None, "it can be reached, and half of all attempts are left"
+    height = height_of(B, C)
+    height.attempt = RunningAttempt(beyond, START)
+    assert height.hear_attempt(B, Attempt(beyond + LIMITS.attempt_jump_max)) is None, "who is near is"
+
+
+def test_company_of_who_is_not_followed_is_none() -> None:
+    """One says first what the other then follows: each of the two raises attempts alone."""
+    height = height_of(B, C, D)
+    for number in range(1, 2 * SUSPICION_MAX + 4):
+        for peer in (B, C):
+            height.hear_attempt(peer, Attempt(number))
+            height.say(peer, ready(attempt=number), START)
+    assert height.suspected() == {B, C}
+    height = height_of(B, C, D)
+    for number in range(1, SUSPICION_MAX + 2):
+        assert isinstance(height.hear_attempt(B, Attempt(number + 1000)), Violation)
+        height.hear_attempt(C, Attempt(number))
+        height.say(C, ready(attempt=number), START)
+    assert C in height.suspected(), "what nobody believes is no company either"
 
 
 def test_proposal_without_us_says_that_a_round_goes_on_outside() -> None:

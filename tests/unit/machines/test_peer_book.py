@@ -180,6 +180,16 @@ def test_attempt_to_be_in_is_the_latest_but_of_the_restless_the_latest_of_two() 
     assert words.latest_attempt({C}, Attempt(0), frozenset()) == 5, "who is not live is not followed"
 
 
+def test_restless_that_are_fewer_than_a_third_are_not_followed_however_well_they_agree() -> None:
+    words, several = Readiness(), [PeerId(f"p{number}") for number in range(8)]
+    for peer in several[:2]:
+        words.say(peer, ready(attempt=9))
+    assert words.latest_attempt(set(several), Attempt(0), set(several[:2])) == 0, "two of eight"
+    assert words.latest_attempt(set(several[:6]), Attempt(0), set(several[:2])) == 9, "two of six"
+    words.say(several[2], ready(attempt=7))
+    assert words.latest_attempt(set(several), Attempt(0), set(several[:3])) == 7, "three of eight"
+
+
 def test_moment_of_a_message_does_not_matter_for_what_counts_of_two() -> None:
     rich, poor = ready(B), ready()
     assert merged(rich, poor) == merged(poor, rich) == rich
