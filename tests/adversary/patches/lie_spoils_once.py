@@ -1,8 +1,8 @@
-"""Contributes its first pseudo-gradient times 10^12, and is honest from then on (ADR 31)."""
+"""Contributes its first pseudo-gradient as large as can be, and is honest from then on (ADR 31)."""
 
-from tests.adversary.patches.lie_scaled import scale_contributions
+from tests.adversary.patches.lie_scaled import blow_up_contributions
 
 
 def apply() -> None:
     """One contribution."""
-    scale_contributions(1e12, count=1)
+    blow_up_contributions(count=1)
