@@ -291,10 +291,26 @@ class AdmissionBook:
         return peer in self.members or (self.chain is not None and self.chain.last_entry(peer) is not None)
 
     def tally(self, key: Membership) -> VoteCount | None:
-        """How far the members are with this eviction; None: nobody voted, or no vote counts on our chain."""
+        """How far the members are with this eviction; None: nobody voted, or no vote counts on our chain.
+
+        Votes on other memberships of the same peer count too, where none of them decides alone: who shows each half of
+        the others another invite would else be evicted by nobody."""
+        if self.chain is None:
+            return None
+        votes = self._votes_on(key)
+        own = _tally(key, votes, self.chain)
+        joint = self._joint_tally(key[0], self.chain) if votes and not is_enough(own) else None
+        return joint if is_enough(joint) else own
+
+    def _votes_on(self, key: Membership) -> tuple[MemberVote, ...]:
         known = self.revocations.get(key)
-        votes = known.votes if known is not None else self.undecided.on(key)
-        return _tally(key, votes, self.chain) if self.chain is not None else None
+        return known.votes if known is not None else self.undecided.on(key)
+
+    def _joint_tally(self, peer: PeerId, chain: Contributors) -> VoteCount | None:
+        voted_on = {key for key in (*self.undecided.votes, *self.revocations) if key[0] == peer}
+        parts = [(key, votes) for key in voted_on if (votes := self._votes_on(key))]
+        weak = [votes for key, votes in parts if not is_enough(_tally(key, votes, chain))]
+        return tally(peer, [vote for votes in weak for vote in votes], chain) if len(weak) > 1 else None
 
     @property
     def has_votes(self) -> bool:
@@ -321,7 +337,8 @@ class AdmissionBook:
         for key in evicted:
             self.settle(self._revocation(key, self.undecided.on(key)))
         self.undecided.prune(height)
-        return Review(tuple(peer for peer, _ in evicted), tuple(peer for peer, _ in reinstated), has_new_authorities)
+        out, back = (tuple(dict.fromkeys(peer for peer, _ in keys)) for keys in (evicted, reinstated))
+        return Review(out, back, has_new_authorities)
 
     def _is_decided(self, key: Membership) -> bool:
         return is_enough(self.tally(key))

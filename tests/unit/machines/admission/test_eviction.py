@@ -127,6 +127,34 @@ def test_decided_eviction_is_a_revocation_that_closes_the_invite() -> None:
         found.take_in(membership(X), X, NOW)
 
 
+def test_votes_on_several_memberships_of_one_peer_count_together() -> None:
+    """It shows another invite to each half of the others: no membership has enough votes of its own."""
+    chain = Chain(["ABCX"] * 20)
+    found, other = book(chain), book(chain)
+    found.vote(cast(vote(A, chain), vote(B, chain)))
+    found.vote(cast(vote(A, chain), serial=8))
+    assert found.review().evicted == (), "who votes on both counts once"
+    found.vote(cast(vote(C, chain), serial=8))
+    assert found.review().evicted == (X,) and found.closed == {7, 8}
+    for serial in (7, 8):
+        with pytest.raises(WireError, match="evicted"):
+            found.take_in(membership(X, serial), X, NOW)
+    assert found.review() == Review(), "it stays so"
+    for told in found.revocations.values():
+        other.vote(told)
+    assert other.review().evicted == (X,), "who is told all of them says the same"
+
+
+def test_votes_that_decided_alone_count_for_no_later_membership() -> None:
+    chain = Chain(["ABCX"] * 20)
+    found = book(chain)
+    found.vote(cast(vote(A, chain), vote(B, chain), vote(C, chain)))
+    assert found.review().evicted == (X,)
+    found.take_in(membership(X, serial=9), X, NOW)
+    found.vote(cast(vote(C, chain), serial=9))
+    assert found.review().evicted == () and found.is_member(X)
+
+
 def test_forged_vote_changes_nothing() -> None:
     chain = Chain(["ABX"] * 20)
     found = book(chain)
