@@ -6,17 +6,46 @@ from typing import Final
 
 from tests.architecture.walks import ROOT
 
-PLACES = ("swarm", "daemon/peers", "daemon/round", "machines/peers", "machines/membership")
+PLACES = (
+    "swarm", "daemon/audit", "daemon/observe", "daemon/peers", "daemon/recovery", "daemon/round",
+    "machines/admission", "machines/audit", "machines/exchange", "machines/membership", "machines/peers",
+    "machines/recovery", "machines/round",
+)  # fmt: skip
 BOOKS: Final = ("dict", "OrderedDict", "Counter", "set", "defaultdict")
-KEYS: Final = ("PeerId", "tuple[PeerId", "str", "Hashable", "StreamPlace")
+KEYS: Final = ("PeerId", "tuple[PeerId", "str", "Hashable", "StreamPlace", "Membership", "Question")
 
 CAPS: Final = {
+    "daemon/audit/inputs.py RoundInputs._trees": "contributors of one entry",
+    "daemon/observe/alert_rules.py AlertWatch._raised_at": "codes, not peers",
+    "daemon/observe/alert_rules.py AlertWatch._since": "codes, not peers",
+    "daemon/observe/earlier.py EarlierLives._standing": "codes, not peers",
+    "daemon/observe/journal.py Journal.alerts": "codes, not peers",
+    "daemon/observe/journal.py Journal.validation_by_source": "stores of the run, not peers",
+    "daemon/observe/names.py SiteNames._names": "NAMES_KEPT",
+    "daemon/observe/other_sites.py OtherLosses._sites": "SITES_KEPT",
+    "daemon/observe/other_sites.py OthersTimeline._sites": "SITES_KEPT",
+    "daemon/observe/other_sites.py OthersTimeline._states": "the sites of _sites",
+    "daemon/observe/site.py SiteHistory._harmful": "NAMED_MAX",
+    "daemon/observe/site.py SiteHistory._states": "workers, not peers",
     "daemon/peers/dial_back.py DialBack._asked": "PEERS_TRACKED",
     "daemon/peers/losses.py LossAsker._next": "PEERS_KEPT",
     "daemon/peers/membership.py MembershipDriver._probing": "suspects in the table: at most its PEERS_MAX",
     "daemon/peers/outside.py OutsideView._words": "PEERS_KEPT",
     "daemon/peers/outside.py _Word.reached": "addresses, not peers: ADDRESSES_TRIED in one answer",
     "daemon/round/inbox.py RoundInbox._own_room": "who has a stream that waits: at most the room's streams",
+    "machines/admission/gate.py AdmissionBook._set_aside": "the keys of revocations",
+    "machines/admission/gate.py AdmissionBook._signed_by": "the keys of revocations",
+    "machines/admission/gate.py AdmissionBook.members": "MEMBERS_MAX",
+    "machines/admission/gate.py AdmissionBook.on_credit": "members, and who was revoked meanwhile",
+    "machines/admission/gate.py AdmissionBook.revocations": "REVOKED_MAX",
+    "machines/admission/vote_book.py VoteBook.votes": "UNDECIDED_MAX, and what a fork opened again",
+    "machines/audit/claims.py Claims._silenced": "SILENCED_MAX",
+    "machines/audit/claims.py Claims._waiting": "TELLERS_MAX",
+    "machines/exchange/exchange.py Exchange.signs": "one attempt: its members, and who votes in it",
+    "machines/exchange/inbox.py Inbox.kept": "the slots of INBOX",
+    "machines/exchange/inbox.py Inbox.phases": "the slots of INBOX",
+    "machines/exchange/inbox.py Inbox.roots": "the slots of INBOX",
+    "machines/exchange/inbox.py Inbox.slots": "the slots of INBOX",
     "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",
     "machines/membership/hosts.py HostWatch._silent": "routes, ROUTES_MAX",
     "machines/membership/hosts.py HostWatch._unanswered": "routes, ROUTES_MAX",
@@ -30,6 +59,16 @@ CAPS: Final = {
     "machines/peers/readiness.py Readiness._words": "PEERS_MAX, and the height",
     "machines/peers/tips.py Tips._claiming": "records, PEERS_MAX",
     "machines/peers/tips.py Tips._unconfirmed": "records, PEERS_MAX",
+    "machines/recovery/snapshot_search.py SnapshotSearch._offers": "sources of one recovery",
+    "machines/recovery/snapshot_search.py SnapshotSearch._refusals": "sources of one recovery",
+    "machines/recovery/source_faults.py SourceFaults.late": "sources of one recovery",
+    "machines/recovery/source_faults.py SourceFaults.liars": "sources of one recovery",
+    "machines/round/attempt.py RunningAttempt.left_out_by": "live peers, one attempt",
+    "machines/round/attempt.py RunningAttempt.proposals": "PROPOSALS_MAX",
+    "machines/round/attempt.py RunningAttempt.shown": "contributors of one proposal",
+    "machines/round/height.py Height.buffered": "whom membership knows, and as many + 1 of others",
+    "machines/round/locks.py AcceptBox.accepted": "PEERS_MAX, and who is live or in the chain",
+    "machines/round/locks.py VoteBox.votes": "PEERS_MAX, and who is live or in the chain",
     "daemon/round/transfers.py Transfers._broken": "segments that we send in an attempt",
     "daemon/round/suspects.py Suspects._contrary": "NAMED_MAX",
     "daemon/round/suspects.py Suspects._drops": "STRIKES_MAX",
@@ -106,3 +145,15 @@ def test_every_book_about_peers_has_a_limit() -> None:
     found = set(books())
     assert found - CAPS.keys() == set(), "a new book that is keyed by peers: bound it, and say here by what"
     assert CAPS.keys() - found == set(), "a book that is gone"
+
+
+def test_the_book_of_all_peers_is_the_only_one_of_its_own_class() -> None:
+    """PeerRecords: PEERS_MAX, by PeerBook._make_room. Others would not be seen by the test above."""
+    found = {
+        owner.name
+        for place in PLACES
+        for path in sorted((ROOT / "dilocoxd" / place).rglob("*.py"))
+        for owner in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(owner, ast.ClassDef) and any(ast.unparse(base).startswith(BOOKS) for base in owner.bases)
+    }
+    assert found == {"PeerRecords"}

@@ -82,6 +82,13 @@ class Standing:
     phases: PhaseTimes = field(default_factory=PhaseTimes)
 
     @property
+    def is_noted(self) -> bool:
+        """There is something that others in its place must not wipe out: what it claims, lied about, or contributed."""
+        tip = self.tip
+        has_claims = tip.claim is not None or tip.backoff_length > 0 or tip.num_unavailable > 0
+        return has_claims or self.has_departed or self.suspicion > 0 or self.phases.phase >= 0
+
+    @property
     def is_live(self) -> bool:
         """Membership says so, and the peer has not said goodbye."""
         return self.view is not None and self.view.is_live and not self.has_departed
@@ -103,5 +110,5 @@ class PeerRecords(dict[PeerId, Standing]):
         return record
 
     def put(self, peer: PeerId) -> Standing:
-        """The record of a peer that membership knows."""
+        """The record of a peer that membership knows; who writes it makes room before."""
         return self.setdefault(peer, Standing())

@@ -14,7 +14,7 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.pace import Pace
-from dilocoxd.machines.peers.record import PeerRecords, Standing
+from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords, Standing
 from dilocoxd.machines.peers.reverts import Reverts
 from dilocoxd.machines.peers.tips import Tips
 from dilocoxd.machines.peers.view import PeerView
@@ -58,6 +58,7 @@ class PeerBook:
             if view is not None and not view.is_live:
                 record.tip.is_at_our_head = False  # it may come back without what it had (R19.6)
             record.view = self._corrected(record, view)
+        self._make_room(told.keys())
         for peer in told.keys() - self.records.keys():
             record = self.records.put(peer)
             record.view = self._corrected(record, told[peer])
@@ -71,6 +72,19 @@ class PeerBook:
                 self.tips.hear(chain, view.peer, view.height, view.head, now, is_late=True)
         for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim.said_at, now)]:
             self.tips.withdraw(peer)
+
+    def _make_room(self, told: Set[PeerId]) -> None:
+        """Ids cost nothing: beyond PEERS_MAX, whom membership knows no more is forgotten, first of whom nothing is
+        noted, then who came first."""
+        if len(self.records) + len(told) <= PEERS_MAX:
+            return
+        num_over = len(self.records.keys() | told) - PEERS_MAX
+        others = [peer for peer in self.records if peer not in told]
+        others.sort(key=lambda peer: self.records[peer].is_noted)
+        for peer in others[: max(0, num_over)]:
+            self.tips.forget(peer)
+            del self.records[peer]
+        self._suspected &= self.records.keys()
 
     def _is_there(self, peer: PeerId, said_at: Monotonic, now: Monotonic) -> bool:
         """Whether what this peer said then counts. Who talks to us is there although its record was lost or is on its

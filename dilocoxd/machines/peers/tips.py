@@ -181,6 +181,11 @@ class Tips:
         self._claiming.discard(peer)
         self._records[peer].tip.claim = None
 
+    def forget(self, peer: PeerId) -> None:
+        """Nothing is held of the peer any more."""
+        self._claiming.discard(peer)
+        self._unconfirmed.discard(peer)
+
     # --- what we find out
 
     def review(self, chain: ChainView) -> None:

@@ -3,6 +3,7 @@
 What it was told of proposals, its exchange, the entry that is voted on and its moments lie here; it decides nothing.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId
@@ -12,6 +13,8 @@ from dilocoxd.machines.round.timers import Mark, Timers
 from dilocoxd.wire.messages import Propose, ProposeCommit
 
 Proposal = Propose | ProposeCommit
+PROPOSALS_MAX: Final = 64
+"""Kept of one attempt: each may take a MiB, and ids that make some cost nothing."""
 
 
 class RunningAttempt:
@@ -73,6 +76,11 @@ class RunningAttempt:
         """A proposal to be taken up when that is possible; a newer one of the same peer replaces it."""
         self.proposals[peer] = proposal
         self.timers.start(Mark.PROPOSAL, now, peer)
+
+    def keep_first(self, order: Sequence[PeerId]) -> None:
+        """Of too many proposals those at the end of this order go."""
+        for peer in order[PROPOSALS_MAX:]:
+            self.drop(peer)
 
     def drop(self, peer: PeerId) -> None:
         """Its proposal broke a rule."""

@@ -16,7 +16,7 @@ from dilocoxd.machines.peers.false_results import FalseResults
 from dilocoxd.machines.peers.readiness import Readiness
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.peers.view import PeerView
-from dilocoxd.machines.round.attempt import Proposal, RunningAttempt
+from dilocoxd.machines.round.attempt import PROPOSALS_MAX, Proposal, RunningAttempt
 from dilocoxd.machines.round.grouping import contribution_problem, coordinator_order, missing_majority
 from dilocoxd.machines.round.inputs import PhaseOffered, RoundMessage
 from dilocoxd.machines.round.locks import NO_LOCK, AcceptBox, HeldLock, LockDecision, VoteBox, resolve_locks
@@ -359,6 +359,9 @@ class Height:
             # What is promised to one proposal of an attempt cannot go to another one, nor to a second of the same peer.
             self.book.joined(peer)
             self.attempt.keep(peer, proposal, now)
+            if len(self.attempt.proposals) > PROPOSALS_MAX:
+                live, order = self.book.live(), self.ordered(self.attempt.proposals)
+                self.attempt.keep_first(sorted(order, key=lambda one: one not in live))
 
     def forget_buffered(self, peers: Set[PeerId]) -> None:
         """What these said of the next height does not count: it is not theirs any more (R17.4)."""

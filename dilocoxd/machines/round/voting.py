@@ -5,9 +5,11 @@ show each other the hashes of the results they hold. Source: protocol/06-rounds.
 """
 
 from dataclasses import replace
+from typing import Any
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.exchange.exchange import Exchange
+from dilocoxd.machines.peers.record import PEERS_MAX
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.locks import HeldLock
 from dilocoxd.machines.round.outcomes import CATCHING_UP, Commit, GiveUp, Outcome, Recover, Told, Violation, Waiting
@@ -107,6 +109,8 @@ def on_vote(height: Height, peer: PeerId, message: Vote, state: str) -> Violatio
     if not keys.is_genuine(signed, what):
         return Violation(peer, "bad_signature", "vote is not signed by its peer")
     is_contrary = known.saw(height.chain, what, signed)
+    if not is_over:
+        _make_room(height, height.votes.votes)
     if is_over or not height.votes.add(message) or is_contrary:
         return Violation(peer, "double_vote", f"voted twice in attempt {message.attempt} of round {message.round}")
     if message.attempt >= height.attempt.index:
@@ -114,6 +118,14 @@ def on_vote(height: Height, peer: PeerId, message: Vote, state: str) -> Violatio
     if height.attempt.exchange is not None and message.attempt == height.attempt.index:
         height.attempt.exchange.signs.add(peer)
     return None
+
+
+def _make_room(height: Height, kept: dict[PeerId, Any]) -> None:
+    """Ids cost nothing: beyond PEERS_MAX what was said by who is neither there nor in the chain is forgotten."""
+    if len(kept) >= PEERS_MAX:
+        named, live = height.chain.last_phases, height.book.live()
+        for peer in [one for one in kept if one not in live and one not in named]:
+            del kept[peer]
 
 
 def on_accuse(height: Height, peer: PeerId, message: Accuse) -> Violation | None:
@@ -136,6 +148,7 @@ def on_accept(height: Height, peer: PeerId, message: Accept) -> None:
         return
     if message.attempt >= height.attempt.index:
         height.book.joined(peer)
+    _make_room(height, height.accepts.accepted)
     height.accepts.add(peer, message.attempt, message.coordinator)
 
 

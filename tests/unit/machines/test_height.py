@@ -5,7 +5,7 @@ from dataclasses import replace
 from dilocoxd.ids import Attempt, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.peers.readiness import JUMPS_END
 from dilocoxd.machines.peers.standing import SUSPICION_MAX
-from dilocoxd.machines.round.attempt import RunningAttempt
+from dilocoxd.machines.round.attempt import PROPOSALS_MAX, RunningAttempt
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.joining import on_ready
 from dilocoxd.machines.round.outcomes import GATHERING, Violation
@@ -168,6 +168,16 @@ def test_proposal_without_us_says_that_a_round_goes_on_outside() -> None:
     assert height.attempt.is_left_out and height.attempt.left_out_by == {B} and not height.attempt.proposals
     height.keep(C, proposal(ME, C), START)
     assert list(height.attempt.proposals) == [C]
+
+
+def test_proposals_of_ids_without_end_push_out_none_of_who_is_there() -> None:
+    height = height_of(B, C)
+    height.keep(C, proposal(ME, C), START)
+    for number in range(3 * PROPOSALS_MAX):
+        height.keep(PeerId(f"fresh{number}"), proposal(ME, B), START)
+        assert len(height.attempt.proposals) <= PROPOSALS_MAX
+    height.keep(B, proposal(ME, B), START)
+    assert {B, C} <= height.attempt.proposals.keys()
 
 
 def test_standing_still_moves_every_moment_of_height_and_attempt() -> None:

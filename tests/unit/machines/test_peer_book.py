@@ -194,3 +194,20 @@ def test_moment_of_a_message_does_not_matter_for_what_counts_of_two() -> None:
     rich, poor = ready(B), ready()
     assert merged(rich, poor) == merged(poor, rich) == rich
     assert merged(ready(attempt=2), rich).attempt == merged(rich, ready(attempt=2)).attempt == 2
+
+
+def test_ids_without_end_push_out_nobody_who_is_there_and_first_of_whom_nothing_is_noted() -> None:
+    """Membership keeps a thousand at a time; who makes new ids all the time would fill this book for ever."""
+    book = book_of(B, C)
+    for _ in range(SUSPICION_MAX + 1):
+        book.raised(C)
+    claimant = PeerId("claims")
+    book.tips.hear(CHAIN, claimant, RoundIndex(CHAIN.height + 9), Digest(b"x" * 32), START)
+    for first in range(0, 2 * PEERS_MAX, 1000):
+        wave = [view(PeerId(f"fresh{first + number}")) for number in range(1000)]
+        book.see([view(B), *wave], CHAIN, START)
+        assert len(book.records) <= PEERS_MAX
+    assert book.is_live(B) and book.records[C].suspicion > SUSPICION_MAX
+    assert PeerId("fresh0") not in book.records and book.is_live(wave[-1].peer)
+    known = {*book.tips.claims, *book.tips.unconfirmed, *book.tips.pressing()}
+    assert known <= book.records.keys(), "what is forgotten is listed nowhere"

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId
+from dilocoxd.machines.peers.record import PEERS_MAX
 from dilocoxd.machines.round.exchanging import look as look_at_results
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.outcomes import GATHERING, Commit, GiveUp, Recover, Waiting
@@ -162,6 +163,21 @@ def test_vote_that_is_not_what_it_says_is_a_violation(
     assert height.attempt.voted_on is not None
     found = on_vote(height, peer, vote_for(vote_of, height.attempt.voted_on, is_genuine=is_genuine), GATHERING)
     assert found is not None and (found.peer, found.rule) == (peer, rule)
+
+
+def test_words_of_ids_without_end_push_out_none_of_who_is_there() -> None:
+    """Each is right: whoever makes an id signs with its key."""
+    height = voting(ME, B, observers=(C,))
+    assert height.attempt.voted_on is not None
+    on_accept(height, C, Accept(height.round, Attempt(0), ME))
+    votes(height, B)
+    for number in range(PEERS_MAX + 10):
+        fresh = PeerId(f"fresh{number}")
+        assert on_vote(height, fresh, vote_for(fresh, height.attempt.voted_on), GATHERING) is None
+        on_accept(height, fresh, Accept(height.round, Attempt(0), ME))
+    assert len(height.votes.votes) <= PEERS_MAX and len(height.accepts.accepted) <= PEERS_MAX
+    found = look(height, START)
+    assert isinstance(found, Commit) and [vote.peer for vote in found.votes] == sorted([ME, B])
 
 
 def test_two_votes_in_one_attempt_are_a_violation() -> None:
