@@ -30,6 +30,7 @@ from dilocoxd.daemon.observe.view import DaemonView
 from dilocoxd.daemon.peers.losses import LossAsker, LossSources
 from dilocoxd.daemon.peers.nearby import local_run, tells_lan
 from dilocoxd.daemon.peers.outcast import OutcastParts, OutcastWatch
+from dilocoxd.daemon.peers.roles import hold_if_observer
 from dilocoxd.daemon.preparing import prepare
 from dilocoxd.daemon.process.leaving import has_left
 from dilocoxd.daemon.process.loop_faults import tell_faults
@@ -253,6 +254,7 @@ class App:
         self._watched(group, daemon.swarm.run(self._network_stop), "network")
         helpers.append(group.create_task(daemon.membership.run(), name="membership"))
         helpers.append(group.create_task(self._outcast_watch().run(), name="eviction"))
+        hold_if_observer(daemon.swarm.doors.own, life, daemon.ledger.pauses)
         helpers.append(self._aside(group, daemon.outside_watch().run(), "public address"))
         helpers.append(self._aside(group, self._loss_asker().run(), "losses of other sites"))
         if tells_lan(daemon.opened.config.network.lan_announce):

@@ -43,6 +43,7 @@ from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.membership import MembershipDriver, OwnTraining, PeerMemory
 from dilocoxd.daemon.peers.offences import Offences
 from dilocoxd.daemon.peers.outside import OutsideView, OutsideWatch
+from dilocoxd.daemon.peers.roles import Roles
 from dilocoxd.daemon.peers.serving import Library
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
@@ -137,7 +138,7 @@ class Daemon:
         library = self._make_library()
         dial_back = DialBack(self._addresses_of, self._talks_from, time.monotonic)
         self._arrivals = Arrivals(heartbeat.describe, library, dial_back)
-        network = _network(opened)
+        network = swarm_settings(run_dir, manifest, opened.config, opened.identity)
         self.swarm = Swarm(network, self._arrivals, opened.events.emit)
         library.network = self.swarm.node.network
         library.authorities, library.losses = self.swarm.decisions.known_authorities, partial(own_losses, self.journal)
@@ -322,6 +323,7 @@ class Daemon:
             suspects=Suspects(self.alerts, self.opened.events.emit),
             count_bad=self.offences.count,
             sign_offer=offer_signer(self.opened.identity, self.genesis),
+            roles=Roles(self.swarm.doors.book, self.offences.count),
             offers=OfferCheck(self.keys, limits.contributors_max),
             auditor=self.auditor,
             moved=self.swarm.announce,
@@ -393,7 +395,3 @@ def _recorder(opened: Opened) -> Recorder:
 def _sinks(opened: Opened) -> list[Sink]:
     sinks, name = opened.config.sinks, f"{opened.manifest.run_id}-{opened.identity.peer_id[-8:]}"
     return open_sinks(sinks.tensorboard, sinks.wandb_project, name, opened.run_dir.path)
-
-
-def _network(opened: Opened) -> SwarmSettings:
-    return swarm_settings(opened.run_dir, opened.manifest, opened.config, opened.identity)

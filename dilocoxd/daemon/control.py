@@ -83,7 +83,7 @@ class DaemonControl:
         """The trainers go on."""
         parts = self._parts
         if not parts.lifecycle.is_paused:
-            raise CommandRefused(parts.lifecycle.evicted or "the site is not paused")
+            raise CommandRefused(parts.lifecycle.evicted or parts.lifecycle.follows or "the site is not paused")
         parts.lifecycle.is_paused = False
         parts.pauses.release(OPERATOR)
         parts.events.emit(SiteResumed())

@@ -10,10 +10,10 @@ LOOK_S: Final = 0.2
 
 
 async def prepare(lifecycle: Lifecycle, trains: Callable[[], bool], tell_others: Callable[[], None]) -> None:
-    """Return when the trainers train (`trains`), or are held by the operator. Until then the site is `preparing`, and
+    """Return when the trainers train (`trains`), or are held. Until then the site is `preparing`, and
     nobody waits for a contribution of it."""
     tell_others()
-    while not (trains() or lifecycle.is_paused):  # noqa: ASYNC110 - the site decides
+    while not (trains() or lifecycle.is_held):  # noqa: ASYNC110 - the site decides
         await asyncio.sleep(LOOK_S)
     lifecycle.enter("training")
     tell_others()

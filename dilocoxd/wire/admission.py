@@ -13,7 +13,9 @@ from dilocoxd.ids import PeerId
 from dilocoxd.wire.codec import Bounds, Length, Name, Sha256, Uint, decode_struct, encode_struct
 from dilocoxd.wire.entry import Signature as IdentitySignature
 
-ROLES: Final = ("contribute", "observe")
+OBSERVE: Final = "observe"
+"""Role of who follows the run and contributes nothing (M2)."""
+ROLES: Final = ("contribute", OBSERVE)
 AUTHORITIES_MAX: Final = 16
 USES_MAX: Final = 1024
 MEMBERSHIP_BYTES_MAX: Final = 1536

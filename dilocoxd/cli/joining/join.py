@@ -37,6 +37,7 @@ from dilocoxd.config.site import SiteConfig, in_force, load_site
 from dilocoxd.config.site_fit import volume_list, volumes_here
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
+from dilocoxd.wire.admission import OBSERVE
 
 
 def _time(_context: click.Context, _option: click.Parameter, value: float) -> float:
@@ -238,6 +239,8 @@ def what_joining_means(manifest: Manifest, site: SiteConfig, who: Newcomer) -> l
         rows.append(("admission", f"open: whoever finds the run takes part{fresh}"))
     else:
         rows.append(("admission", "closed: each site lists whom it lets in (network.peers_allowed)"))
+    if who.proof is not None and who.proof.certificate.terms.role == OBSERVE:
+        rows.append(("role", "this invite lets the site follow the run, not contribute: it trains nothing"))
     if who.target.link is None:
         rows.append(("trust", f"no link was given, so whoever answers at {', '.join(who.target.addresses)} says what"))
         rows.append(("", "this run is; a link names it by its hash"))

@@ -31,7 +31,7 @@ from dilocoxd.machines.admission.certificates import check_certificate, check_re
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import read_secret, write_secret
 from dilocoxd.store.rundir import RunDir, open_run_dir
-from dilocoxd.wire.admission import USES_MAX, InviteTerms, Revocation, RevocationTerms
+from dilocoxd.wire.admission import ROLES, USES_MAX, InviteTerms, Revocation, RevocationTerms
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.join_link import InviteToken
 
@@ -65,7 +65,10 @@ def invited_run(run_directory: Path) -> tuple[RunDir, Manifest, Keyring]:
 @run_argument
 @click.option("--expires", default="7d", show_default=True, help="How long it admits sites: 30m, 12h, 7d.")
 @click.option("--uses", type=click.IntRange(1, USES_MAX), default=1, show_default=True, help="Sites that it admits.")
-@click.option("--role", type=click.Choice(["contribute", "observe"]), default="contribute", show_default=True)
+@click.option(
+    "--role", type=click.Choice(ROLES), default="contribute", show_default=True,
+    help="What who joins may do: take part, or only follow the run (observe).",
+)  # fmt: skip
 @click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
 def invite(run_directory: Path, expires: str, uses: int, role: str, signed: Path | None) -> int:
     """Make a link with which others join the run.

@@ -100,7 +100,7 @@ class StatusReader:
         sources = self._from
         status = sources.round_status()
         candidates = (
-            sources.lifecycle.evicted if sources.lifecycle.state == "paused" else "",
+            (sources.lifecycle.evicted or sources.lifecycle.follows) if sources.lifecycle.state == "paused" else "",
             node_wait(sources.site.status().nodes) if sources.lifecycle.state != "leaving" else "",
             sources.lifecycle.waiting_for,
             sources.recovery_text(),

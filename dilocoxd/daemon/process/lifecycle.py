@@ -20,6 +20,8 @@ class Lifecycle:
         """By the operator; others do not wait for us meanwhile."""
         self.evicted = ""
         """Not empty: this site is no member of the run any more, and this sentence says so."""
+        self.follows = ""
+        """Not empty: this site trains nothing as long as it is a member by this invite, and this sentence says so."""
 
     def enter(self, state: DaemonState, waiting_for: str = "") -> None:
         """The daemon is in `state` now; `waiting_for` is empty when it waits for nothing itself."""
@@ -27,11 +29,16 @@ class Lifecycle:
         self.waiting_for = waiting_for
 
     @property
+    def is_held(self) -> bool:
+        """The trainers stand still, by the operator or by the invite; others do not wait for us."""
+        return self.is_paused or bool(self.follows)
+
+    @property
     def state(self) -> DaemonState:
         """What the daemon does now."""
         if self.evicted and self._entered in ("joining", "catching_up", "preparing", "training"):
             return "paused"
-        return "paused" if self.is_paused and self._entered in ("preparing", "training") else self._entered
+        return "paused" if self.is_held and self._entered in ("preparing", "training") else self._entered
 
     @property
     def record_state(self) -> str:

@@ -16,6 +16,7 @@ from dilocoxd.daemon.chain.ledger import Ledger, planned_by
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
 from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.daemon.observe.rounds import RoundHistory
+from dilocoxd.daemon.peers.roles import Roles
 from dilocoxd.daemon.round.as_read import as_read
 from dilocoxd.daemon.round.inbox import RoundInbox
 from dilocoxd.daemon.round.offers import OfferCheck
@@ -90,6 +91,7 @@ class RoundParts:
     count_bad: Callable[[str, str, str], None]
     """(peer, rule, detail)"""
     sign_offer: Callable[[Contribution], Signature]
+    roles: Roles
     offers: OfferCheck
     auditor: Auditor | None
     """None: nobody checks reductions in this run."""
@@ -142,6 +144,7 @@ class RoundDriver:
 
     async def tell_message(self, peer: PeerId, message: Any) -> None:
         """Queue a peer's message; waits while too many wait already. What names work that nobody offered is counted."""
+        message = self._parts.roles.heard(peer, message)
         if problem := self._parts.offers.problem(message):
             self._parts.count_bad(peer, "bad_offer", problem)
             return

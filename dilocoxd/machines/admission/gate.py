@@ -18,6 +18,7 @@ from dilocoxd.machines.admission.certificates import Authorities, check_membersh
 from dilocoxd.machines.admission.eviction import Contributors, VoteCount, tally
 from dilocoxd.machines.admission.vote_book import UNDECIDED_MAX, Verify, VoteBook, VoteRules, is_enough, newest
 from dilocoxd.wire.admission import (
+    OBSERVE,
     InviteTerms,
     MembershipProof,
     MemberVote,
@@ -91,6 +92,11 @@ class AdmissionBook:
     def is_evicted(self, peer: PeerId) -> bool:
         """Whether a membership of `peer` was revoked, and it has no other."""
         return peer not in self.members and any(one == peer for one, _ in self.revocations)
+
+    def may_contribute(self, peer: PeerId) -> bool:
+        """Whether what `peer` offers is heard: the membership that it showed us does not say that it only follows."""
+        proof = self.members.get(peer)
+        return proof is None or proof.certificate.terms.role != OBSERVE
 
     def num_uses(self, serial: int) -> int:
         """How many members came by this invite."""

@@ -88,7 +88,7 @@ def test_only_who_was_invited_gets_in_and_who_is_evicted_is_out(tmp_path: Path) 
             assert ids[1] in cli_text("members", str(c.run_dir))
 
 
-def test_site_joins_through_members_whose_invites_have_expired(tmp_path: Path) -> None:
+def test_site_joins_through_members_whose_invites_have_expired_and_another_to_follow(tmp_path: Path) -> None:
     a = found_run(tmp_path, "a")
     run_dir = open_run_dir(a.run_dir)
     manifest, site = run_dir.load()
@@ -101,6 +101,15 @@ def test_site_joins_through_members_whose_invites_have_expired(tmp_path: Path) -
         with sites(b):
             b.start_without_model()
             wait_until(lambda: any(len(names) == 2 for names in committed(a)), "a round of two", PATIENCE_S, b.describe)
+            link = cli_text("invite", str(a.run_dir), "--role", "observe").split()[-1]
+            c = SiteProcess("c", tmp_path / "c", free_port())
+            cli_text("join", link, "--no-run", *common_options(c.run_dir, c.port))
+            with sites(c):
+                c.start_without_model()
+                follows = lambda: "lets it follow the run" in c.status().get("waiting_for", "")  # noqa: E731
+                wait_until(lambda: follows() and c.status()["state"] == "paused", "c to follow", PATIENCE_S, c.describe)
+                c.wait_height(a.status()["height"] + 2, PATIENCE_S)
+                assert all(c.status()["peer_id"] not in names for names in committed(a))
 
 
 def test_forged_expired_and_foreign_links_are_refused_in_one_sentence(tmp_path: Path) -> None:
