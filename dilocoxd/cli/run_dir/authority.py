@@ -3,6 +3,7 @@
 import re
 import secrets
 import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,7 @@ from dilocoxd.cli.run_dir.admission import found, read_keys
 from dilocoxd.cli.run_dir.members import invited_run, run_argument
 from dilocoxd.cli.run_dir.requests import load_request, new_request
 from dilocoxd.cli.screens.layout import Column, table
+from dilocoxd.cli.shell.telling import tell
 from dilocoxd.cli.show import json_option, show_json, target_argument
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError
@@ -104,13 +106,19 @@ def _become_member(run_dir: RunDir, manifest: Manifest) -> None:
 @authority.command("sign")
 @click.argument("request_file", metavar="REQUEST", type=click.Path(path_type=Path))
 @click.argument("key_file", metavar="KEY_FILE", type=click.Path(path_type=Path))
-def sign_request(request_file: Path, key_file: Path) -> int:
+@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked.")
+def sign_request(request_file: Path, key_file: Path, yes: bool) -> int:
     """Sign an invite, an eviction or a change of the authorities, where several decide together.
 
     REQUEST is the file that `invite`, `evict` or `authority rotate` wrote; it holds no secret. KEY_FILE is what
-    `authority new` or `authority export` wrote.
+    `authority new` or `authority export` wrote. In a terminal it asks before it signs.
     """
-    request = load_request(request_file).signed_by(read_keys(read_secret(key_file), str(key_file)))
+    request, keys = load_request(request_file), read_keys(read_secret(key_file), str(key_file))
+    tell(f"{request_file} asks for {request.in_words()}")
+    is_asked = not yes and sys.stdin.isatty() and sys.stderr.isatty()
+    if is_asked and not click.confirm("sign this?", default=True, err=True):
+        raise click.Abort
+    request = request.signed_by(keys)
     request.save(request_file)
     click.echo(f"{request_file}: {request.kind}, signed by {len(request.signatures)} of {len(request.authorities)}")
     return 0

@@ -1,25 +1,30 @@
 """What several authorities sign together travels in a file: terms, and the signatures collected so far. No secret."""
 
 import json
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
+from dilocoxd.answers.words import plural
 from dilocoxd.cli.run_dir.admission import Keyring
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.wire.admission import (
+    OBSERVE,
     AuthoritySignature,
     InviteTerms,
     RevocationTerms,
     invite_text,
     revoke_text,
 )
-from dilocoxd.wire.authorities import AuthorityTerms, authorities_text
+from dilocoxd.wire.authorities import AuthorityTerms, authorities_text, check_terms_form
 from dilocoxd.wire.codec import decode_struct, encode_struct
 
 Terms = InviteTerms | RevocationTerms | AuthorityTerms
 TERMS_BYTES_MAX = 1024
+LAST_UNIX_S: Final = 253_402_300_799
+"""Of the year 9999: no calendar shows more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,19 @@ class SigningRequest:
         if isinstance(self.terms, AuthorityTerms):
             return authorities_text(self.terms)
         return invite_text(self.terms) if isinstance(self.terms, InviteTerms) else revoke_text(self.terms)
+
+    def in_words(self) -> str:
+        """What is signed: whoever sends the file says nothing of that but in the file."""
+        terms, run = self.terms, f"run {self.terms.run.hex()[:16]}"
+        if isinstance(terms, RevocationTerms):
+            return f"the end of the membership of {terms.peer} in {run}"
+        if isinstance(terms, InviteTerms):
+            until = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(min(terms.not_after_ms // 1000, LAST_UNIX_S)))
+            may = "follow" if terms.role == OBSERVE else "take part in"
+            return f"an invite that lets {plural(terms.uses, 'site')} {may} {run}, until {until}"
+        void = " Links made before admit nobody new." if terms.void_from else ""
+        keys = ", ".join(key.hex()[:16] for key in terms.keys)
+        return f"list {terms.number} of the authorities of {run}: {terms.threshold} of {keys} decide.{void}"
 
     def signed_by(self, keys: list[SigningKey]) -> "SigningRequest":
         """With the signatures of these keys. Raises ConfigError if none of them is an authority of the run."""
@@ -73,6 +91,8 @@ def load_request(path: Path) -> SigningRequest:
         form: type[InviteTerms] | type[RevocationTerms] | type[AuthorityTerms]
         form = {"invite": InviteTerms, "evict": RevocationTerms, "authorities": AuthorityTerms}[table["kind"]]
         terms: Terms = decode_struct(form, bytes.fromhex(table["terms"]), size_max=TERMS_BYTES_MAX)
+        if isinstance(terms, AuthorityTerms):
+            check_terms_form(terms)
         signatures = tuple(
             AuthoritySignature(int(place), bytes.fromhex(text))
             for place, text in sorted(table["signatures"].items(), key=lambda item: int(item[0]))

@@ -218,7 +218,8 @@ def test_two_authorities_sign_an_invite_in_turn(tmp_path: Path, monkeypatch: pyt
     assert "seed" not in request.read_text()
     with pytest.raises(ConfigError, match="signed by 1 authorities, the run asks for 2"):
         invoke("invite", "run", "--signed", request.name)
-    assert "signed by 2 of 2" in invoke("authority", "sign", request.name, "two.key").output
+    signed = invoke("authority", "sign", request.name, "two.key").output
+    assert "signed by 2 of 2" in signed and "asks for an invite that lets 1 site take part in run" in signed
     link = read_link(invoke("invite", "run", "--signed", request.name).output.split()[-1])
     assert link.invite is not None and len(link.invite.signatures) == 2
     invoke("authority", "import", "run", "two.key")
@@ -248,7 +249,9 @@ def test_two_authorities_sign_a_change_of_the_authorities_in_turn(
     assert "1 of 2 authorities have signed authorities-1.json" in told
     with pytest.raises(ConfigError, match="none of these keys is an authority"):
         invoke("authority", "sign", "authorities-1.json", "three.key")
-    assert "signed by 2 of 2" in invoke("authority", "sign", "authorities-1.json", "two.key").output
+    signed = invoke("authority", "sign", "authorities-1.json", "two.key").output
+    assert "signed by 2 of 2" in signed
+    assert "list 1 of the authorities of run" in signed and f"2 of {keys[2][:16]}, {keys[0][:16]} decide" in signed
     request = load_request(Path("authorities-1.json"))
     assert isinstance(request.terms, AuthorityTerms)
     assert [key.hex() for key in request.terms.keys] == [keys[2], keys[0]]
