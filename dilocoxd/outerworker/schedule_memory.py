@@ -58,9 +58,19 @@ def decode_header(data: bytes) -> Header:
     try:
         body = json.loads(data)
         schedule = body["schedule"] | {"measured": tuple(body["schedule"]["measured"])}
-        return Header(ScheduleState(**schedule), int(body["lowrank_r"]))
+        header = Header(ScheduleState(**schedule), body["lowrank_r"])
+        if not all(type(number) is int and 0 <= number < 1 << 63 for number in _numbers(header)):
+            raise ValueError("not all of its numbers are whole")
+        return header
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise WorkerError(f"the memory of the shared state is damaged ({error}); start from a snapshot") from error
+
+
+def _numbers(header: Header) -> tuple[object, ...]:
+    """All of them: a donor's snapshot may have anything in their place."""
+    schedule = header.schedule
+    steps = schedule.inner_steps, schedule.next_inner_steps, schedule.shared_steps
+    return header.lowrank_r, schedule.lowrank_r, schedule.next_lowrank_r, *steps, *schedule.measured
 
 
 class Memory:
@@ -115,6 +125,16 @@ class Memory:
         for segment in self._plan.segments if self._plan.norms_bytes else ():
             self._norms(segment)[:] = bytes(self._plan.norms_bytes)
         self.write_header(0, Header(self._plan.schedule.start))
+
+    def check(self, round_index: int) -> None:
+        """Raises WorkerError unless the header of a state that was brought names low ranks that this run has."""
+        if not self._plan.has_memory:
+            return
+        header = self.header(round_index)
+        of_results = (header.lowrank_r,) if round_index else ()
+        for lowrank_r in (header.schedule.lowrank_r, header.schedule.next_lowrank_r, *of_results):
+            if lowrank_r not in self._plan.payload_tables:
+                raise WorkerError(f"the memory of the shared state names low rank {lowrank_r}, which this run has not")
 
     def advance(self, round_index: int, ranks: RankSum) -> None:
         """Entry `round_index` has been applied: the header of the state after it. Repeated: the same.

@@ -165,6 +165,7 @@ class SharedState:
         workspace = self._workspace
         leaves = []
         workspace.report.begin("digest", len(workspace.plan.segments))
+        workspace.memory.check(round_index)
         lowrank_r = workspace.memory.lowrank_of_results(round_index)
         for segment in workspace.plan.segments:
             leaves.append(workspace.figures.note_leaf(segment, leaf_in(workspace, segment, lowrank_r)))

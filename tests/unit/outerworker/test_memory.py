@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import mmap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,12 @@ import pytest
 import torch
 
 from dilocoxd.errors import WorkerError
+from dilocoxd.outer.schedule import ScheduleState
 from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.outerworker.progress import Reporter
 from dilocoxd.outerworker.requests import Worker
-from dilocoxd.outerworker.schedule_memory import decode_header
+from dilocoxd.outerworker.schedule_memory import Header, decode_header
 from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
 from dilocoxd.wire.local.outer_worker import (
     ApplyResult,
@@ -181,3 +184,30 @@ def test_entry_with_a_low_rank_that_the_state_does_not_say_is_refused() -> None:
 def test_header_that_is_none_is_an_error_with_a_remedy() -> None:
     with pytest.raises(WorkerError, match="start from a snapshot"):
         decode_header(b"\0" * 1024)
+
+
+@pytest.mark.parametrize("value", ["9", True, -1, 1 << 63])
+@pytest.mark.parametrize(
+    "name", ["lowrank_r", "inner_steps", "next_lowrank_r", "next_inner_steps", "shared_steps", "measured"]
+)
+def test_header_with_something_else_than_whole_numbers_is_refused(name: str, value: object) -> None:
+    """Of a snapshot with the digest that a liar's entry was voted for: the daemon could not even be told of it."""
+    good = Header(ScheduleState(4, 10, 4, 10, 70, (64,)), 4)
+    assert decode_header(good.encode()) == good
+    table = json.loads(good.encode())
+    table["schedule"][name] = [value] if name == "measured" else value
+    with pytest.raises(WorkerError, match="start from a snapshot"):
+        decode_header(json.dumps(table).encode())
+
+
+@pytest.mark.parametrize("name", ["lowrank_r", "next_lowrank_r"])
+def test_state_with_a_low_rank_that_the_run_has_not_is_never_loaded(name: str) -> None:
+    """Once it is, each start of the worker would end where the transform looks for it."""
+    worker = calm_worker()
+    history(worker, 0, 1)
+    shared, memory = worker._worker._state, worker._worker._workspace.memory
+    memory.write_header(1, Header(replace(memory.header(1).schedule, **{name: 999}), memory.header(1).lowrank_r))
+    shared.begin_replace()
+    with pytest.raises(WorkerError, match="low rank 999"):
+        shared.finish_replace(1)
+    assert not worker._worker._workspace.state.is_loaded
