@@ -151,7 +151,7 @@ class Library:
                 return await self._payload(peer, int(match["round"]))
             return await self._find(peer, match)
         except (StoreError, OSError) as error:
-            raise WireError("not_found", f"{resource}: {error}") from error
+            raise WireError("not_found", f"{resource} is not here") from error  # why tells of our paths
 
     async def _find(self, peer: PeerId, match: re.Match[str]) -> Served:
         """What lies in files that are not the log's."""

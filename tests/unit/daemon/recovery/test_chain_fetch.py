@@ -217,6 +217,15 @@ async def test_library_serves_nothing_else(tmp_path: Path, name: str) -> None:
     assert refused.value.code == "not_found"
 
 
+@pytest.mark.parametrize("name", ["snapshot/4/index.json", "snapshot/4/anchor.safetensors", "payload/3"])
+async def test_answer_about_what_is_not_here_tells_nothing_of_our_disk(tmp_path: Path, name: str) -> None:
+    library = Library(b"manifest", EntryLog(tmp_path / "log", RUN, GENESIS), tmp_path)
+    with pytest.raises(WireError) as refused:
+        await library.open(PeerId("B"), name)
+    assert refused.value.code == "not_found" and name in refused.value.detail
+    assert str(tmp_path) not in refused.value.detail
+
+
 async def test_a_file_is_hashed_once_for_all_who_ask_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "4" / "anchor.safetensors"
     file.parent.mkdir()
