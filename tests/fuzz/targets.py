@@ -29,10 +29,13 @@ from dilocoxd.wire.codec import Registry
 from dilocoxd.wire.entry import SignedVote, VoteFor, decode_entry
 from dilocoxd.wire.join_link import read_link
 from dilocoxd.wire.layout import ParamSpec, make_layout
+from dilocoxd.wire.local.fork_server import FORK_MESSAGES
+from dilocoxd.wire.local.node import NODE_MESSAGES
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.messages import PEER_MESSAGES, Accuse
 from dilocoxd.wire.records import decode_phase_losses
 from tests.conformance.vectors import loaded
+from tests.fuzz.others import FORK_SAYS, node_messages, other_decoders
 from tests.reference.frame_decoder import FrameDecoder
 
 ALLOWED = (WireError, StoreError)
@@ -188,6 +191,10 @@ def all_targets() -> list[Target]:
         ),
         message_target("messages", PEER_MESSAGES, messages),
         message_target("local messages", LOCAL_MESSAGES, messages),
+        message_target("messages of nodes", NODE_MESSAGES, (*node_messages(), *messages)),
+        message_target(
+            "messages of the fork server", FORK_MESSAGES, (*map(FORK_MESSAGES.encode, FORK_SAYS), *messages)
+        ),
         Target(
             "records", lambda data: verify_record(data, run_id), hexes([*chain["records"], *chain["broken_records"]])
         ),
@@ -213,6 +220,7 @@ def all_targets() -> list[Target]:
         Target("snapshot indexes", lambda data: decode_index(data, "stranger"), (index(),)),
         Target("log records", read_log_record, (log_record(),)),
         Target("bitmaps", bitmap, (bytes(5), b"\xff" * 5)),
+        *(Target(*one) for one in other_decoders()),
         *segment_targets(),
         lowrank_target(),
     ]
