@@ -1,7 +1,6 @@
 """Plants one deliberate bug after the other; the simulator must find each: `python -m tests.simulation.mutations`.
 
-A bug that survives its seeds says that the simulator is blind there. Not in the list because it breaks no rule: a
-commit acknowledged before the log's fsync (the promise of the vote, with the payload, is on disk and repeats it).
+One that survives shows where it is blind. A commit said before the log's fsync breaks no rule: the promise repeats it.
 """
 
 import argparse
@@ -17,6 +16,7 @@ from dilocoxd.machines.chain import RECENT_ENTRIES, ChainView
 from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.segments import Destination, Refusal
+from dilocoxd.machines.limits import VoteKeys
 from dilocoxd.machines.membership.machine import DEAD, Membership
 from dilocoxd.machines.peers import double_votes, reverts
 from dilocoxd.machines.peers.double_votes import DoubleVotes
@@ -259,8 +259,7 @@ def takes_fresh_ids_alone(gathered: Any, limits: Any, *, now: Monotonic) -> Any:
     return _decide_group(gathered._replace(on_probation=()) if is_alone else gathered, limits, now=now)
 
 
-_decide_group = gathering.decide_group
-_vote = Reverts.vote
+_decide_group, _vote = gathering.decide_group, Reverts.vote
 
 
 BUGS: dict[str, Bug] = {
@@ -354,6 +353,8 @@ BUGS: dict[str, Bug] = {
     ),
     "a vote goes out without its lock": replaced(RoundLife, "_promise", lambda self: None),
     "ids that sort first have the seats": replaced(grouping, "_seniors_first", lambda found, usable, _: sorted(usable)),
+    "who did not offer may be named": replaced(VoteKeys, "is_offered", lambda self, contribution, offer: True),
+    "whoever signed a vote": replaced(VoteKeys, "is_genuine", lambda self, vote, what: True),
 }
 
 

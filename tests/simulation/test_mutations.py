@@ -52,6 +52,7 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
         ),
         ("who hangs keeps those who voted twice waiting", "who_voted_twice_goes_on_where_the_others_hang"),
         ("ids that sort first have the seats", "ids_that_sort_first_take_nobodys_seat"),
+        ("who did not offer may be named", "who_did_not_offer_is_named_by_nobody"),
         ("a false result is voted against by nobody", "false_result_is_taken_back"),
         ("an old false result is taken back", "what_is_found_too_late_stays"),
         ("who made a false result is proposed", "who_lies_always_is_left_out"),

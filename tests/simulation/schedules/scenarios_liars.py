@@ -4,15 +4,15 @@ import struct
 from dataclasses import replace
 from typing import Any
 
-from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.peers.standing import SUSPICION_MAX
 from dilocoxd.machines.round.inputs import MessageReceived, RoundMessage
-from dilocoxd.wire.entry import RAMP_WHOLE
+from dilocoxd.wire.entry import RAMP_WHOLE, Contribution, Signature, SignedEntry, entry_hash, voted_for
 from dilocoxd.wire.messages import Abandon, Accept, Committed, Ready, Vote
 from tests.simulation.peer.arithmetic import encode, weighted_mean
-from tests.simulation.peer.disk import sha
+from tests.simulation.peer.disk import Stored, hashes, sha
 from tests.simulation.peer.node import Node
-from tests.simulation.peer.signing import keys_of
+from tests.simulation.peer.signing import keys_of, offer_of
 from tests.simulation.schedules.byzantine import Mischief
 from tests.simulation.schedules.scenario_tools import _result, _swarm, _until
 from tests.simulation.swarm import Swarm
@@ -22,6 +22,7 @@ CALM_S = 60.0
 RAISED_EVERY_S = 0.02
 FOLLOWED_MAX = 1_000
 """Attempts; some hundreds are seen where few are followed."""
+LAST_PHASE = PhaseId(2**62)
 SEATED = 10
 """Phases of `CALM_S` that are counted at least; a site makes up to 15."""
 
@@ -224,7 +225,50 @@ def ids_that_sort_first_take_nobodys_seat() -> str:
     return _result(swarm)
 
 
+def _with_invented(liar: Node, others: list[Node]) -> list[Stored]:
+    """Its chain and one entry more, which names all, with a phase after which nobody is in the chain again. Only the
+    liar has offered something, and voted."""
+    log, shape = liar.disk.log, liar.sums.shape
+    below, round_index = log[-1].signed.entry, RoundIndex(len(log))
+    payload = {(p, s): sha(b"invented")[:16] for p in range(shape.num_passes) for s in range(shape.num_segments)}
+    named = [
+        Contribution(node.name, LAST_PHASE, round_index, 10, 3000, sha(b"root"))
+        for node in sorted([liar, *others], key=lambda one: one.name)
+    ]
+    entry = replace(
+        below,
+        round=round_index,
+        parent=entry_hash(below),
+        state_digest=liar.machine.chain.state_digest,
+        contributions=tuple(named),
+        result_hashes=hashes(payload),
+        parent_voters=tuple(one.peer for one in below.contributions),
+        evidence=(),
+    )
+    offers = tuple(offer_of(one) if one.peer == liar.name else Signature(b"nobody", b"x" * 16) for one in named)
+    vote = keys_of(liar.name).sign(voted_for(entry, entry_hash(entry), Attempt(0)))
+    return [*log, Stored(SignedEntry(entry, offers, (vote,)), payload)]
+
+
+def who_did_not_offer_is_named_by_nobody() -> str:
+    """R25: a liar shows heavier entries that name all the others and would lock them out for ever. Nobody takes one."""
+    swarm, liar, honest = _begin(3)
+    liar.mischief = mischief = Mischief("forges_a_branch", keys_of(liar.name), swarm.world.rng)
+
+    def forge(node: Node) -> None:
+        mischief.forged = _with_invented(node, honest)
+
+    mischief.forge = forge  # type: ignore[method-assign]
+    rounds = _rounds_since(swarm, honest)
+    for node in honest:
+        named = [one for stored in node.disk.log for one in stored.signed.entry.contributions]
+        if any(one.phase == LAST_PHASE and one.peer != liar.name for one in named):
+            return f"{node.name} has an entry that names who did not offer"
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
+
+
 LIARS = (
+    who_did_not_offer_is_named_by_nobody,
     ids_that_sort_first_take_nobodys_seat,
     sum_that_does_not_follow_is_committed_by_nobody,
     result_that_does_not_decode_is_committed_by_no_observer,
