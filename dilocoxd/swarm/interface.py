@@ -110,6 +110,10 @@ class Listener(Protocol):
         """Which hosts answer; told while one does not, and when it does again."""
         ...
 
+    def on_moved(self, peers: frozenset[PeerId]) -> None:
+        """Of these, bytes came by data connections of their own; told about once a second while they do."""
+        ...
+
     async def on_message(self, peer: PeerId, message: Any) -> None:
         """Any message of PEER_MESSAGES except Records and Hello; while this waits, that peer's stream waits."""
         ...

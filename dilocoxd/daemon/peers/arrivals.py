@@ -61,6 +61,11 @@ class Arrivals:
         assert self.membership is not None, "joined before the network starts"
         self.membership.on_hosts(heard)
 
+    def on_moved(self, peers: frozenset[PeerId]) -> None:
+        """Bytes come from them."""
+        assert self.membership is not None, "joined before the network starts"
+        self.membership.on_moved(peers)
+
     async def on_message(self, peer: PeerId, message: Any) -> None:
         """A peer's message, in its order. Raises WireError for one that is none of a round."""
         if isinstance(message, FalseSum):

@@ -107,6 +107,11 @@ class MembershipDriver:
             self._notice_losses(frozenset(self.live()), dict.fromkeys(heard.silent, UNANSWERED))
             self.report()
 
+    def on_moved(self, peers: frozenset[PeerId]) -> None:
+        """Bytes of theirs came a moment ago."""
+        for peer in peers:
+            self._table.moved(peer, now=self.now())
+
     def on_evicted(self, peer: PeerId) -> None:
         """The peer is no member any more: nobody waits for it."""
         self._table.forget(peer)

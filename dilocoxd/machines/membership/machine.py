@@ -1,13 +1,13 @@
 """Decides who is known, alive, suspect, dead or left, from signed records and the time their news came. Pure.
 
 A peer is alive while it gives signs of life itself, on a connection that proves who it is: newer records of its own,
-answers to our hello. What others bring of it, however new, only says where it may be asked, for anybody can make keys
-and sign with them. The clocks of others do not matter, only ours. Silence makes it suspect (it is probed, and still
-waited for), then dead; a probe that fails shortens that. Where its host itself says that nobody is there, it is dead at
-once; where its host acknowledges nothing while those of most others do, within about a second. A newer record from the
-peer itself refutes suspicion and death; after `left`, only a record of a later process life (incarnation) or one that
-says otherwise does. Time-outs grow with our own bad health: when we were not running, or when everybody falls silent at
-once, the fault is probably ours.
+answers to our hello. It stays so while bytes of it come by data connections of its own. What others bring of it,
+however new, only says where it may be asked, for anybody can make keys and sign with them. The clocks of others do not
+matter, only ours. Silence makes it suspect (it is probed, and still waited for), then dead; a probe that fails shortens
+that. Where its host itself says that nobody is there, it is dead at once; where its host acknowledges nothing while
+those of most others do, within about a second. A newer record from the peer itself refutes suspicion and death; after
+`left`, only a record of a later process life (incarnation) or one that says otherwise does. Time-outs grow with our own
+bad health: when we were not running, or when everybody falls silent at once, the fault is probably ours.
 Source: protocol/05-discovery.md, D11; the last rule after Lifeguard (arXiv 1707.00788).
 """
 
@@ -123,6 +123,14 @@ class Membership:
         known = self._peers[peer]
         known.is_unreachable = known.is_gone = known.is_cut = False
         return not was_live and self.is_live(peer, now=now)
+
+    def moved(self, peer: PeerId, *, now: Monotonic) -> None:
+        """Bytes of it came by a data connection of its own: live as long as they come, if it is live.
+
+        They make nobody live: what a peer has sent may arrive once it has died, left, or was given up.
+        """
+        if self.is_live(peer, now=now):
+            self.heard(peer, now=now)
 
     def reached(self, peer: PeerId, is_reachable: bool) -> None:
         """Answer to a probe: whether messages to the peer get through."""

@@ -26,6 +26,8 @@ class Channel(asyncio.BufferedProtocol):
         """Told, perhaps twice, when the other side, or the way to it, has ended the connection."""
         self.num_read = 0
         """Bytes that readers were given."""
+        self.num_heard = 0
+        """Bytes that came, for which TLS has vouched; those of half a frame, too."""
         self._transport: asyncio.Transport | None = None
         self._spill = bytearray(SPILL_BYTES)
         self._start = self._end = 0
@@ -62,6 +64,7 @@ class Channel(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self._is_aborted:
             return
+        self.num_heard += nbytes
         if self._target is not None:
             self._filled += nbytes
             self._heard_at = asyncio.get_running_loop().time()

@@ -23,6 +23,7 @@ from dilocoxd.swarm.direct.nodes import is_from_node
 from dilocoxd.swarm.direct.refusals import look
 from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
+from dilocoxd.swarm.interface import Listener
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
 from dilocoxd.wire.frames import UNDIGESTED_SINCE_MINOR, FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello
@@ -74,6 +75,7 @@ class DataPlane:
         self.parts_reaching: Callable[[PeerId], tuple[int, ...]] = lambda peer: ()
         """See RouteView."""
         self.on_hosts: Callable[[HostsHeard], None] = lambda heard: None
+        self.on_moved: Callable[[frozenset[PeerId]], None] = lambda peers: None
         self._room_at = 0.0
         self.progress_timeout_s = 10.0
         self.slot_wait_s: float | None = SLOT_WAIT_S
@@ -88,15 +90,12 @@ class DataPlane:
         """Where others reach ours."""
         return self.listener.port
 
-    def tell(
-        self,
-        is_connected: Callable[[PeerId], Awaitable[bool]],
-        on_gone: Callable[[PeerId], None],
-        on_hosts: Callable[[HostsHeard], None],
-    ) -> None:
-        """`is_connected`: whether p2pd has a connection to a peer. `on_gone`: told when nobody is there any more, by
-        the word of the host (D11.4). `on_hosts`: told while hosts do not answer, and when they do again (D11.5)."""
-        self.is_connected, self.on_gone, self.on_hosts = is_connected, on_gone, on_hosts
+    def tell(self, is_connected: Callable[[PeerId], Awaitable[bool]], listener: Listener) -> None:
+        """`is_connected`: whether p2pd has a connection to a peer. `listener`: told when nobody is there any more, by
+        the word of the host (D11.4), while hosts do not answer, and when they do again (D11.5), and of whom bytes came
+        (D11.1)."""
+        self.is_connected = is_connected
+        self.on_gone, self.on_hosts, self.on_moved = listener.on_gone, listener.on_hosts, listener.on_moved
 
     # ---- whom we know -----------------------------------------------------------------------------------------
 
@@ -169,7 +168,7 @@ class DataPlane:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.listener.run(), name="data port")
-                looks = HostLooks(self.on_hosts)
+                looks = HostLooks(self.on_hosts, self.on_moved)
                 group.create_task(looks.run(self._links), name="looks at hosts")
                 while True:
                     self._woken.clear()

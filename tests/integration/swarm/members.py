@@ -45,6 +45,7 @@ class Member:
         self.evicted: list[PeerId] = []
         self.gone: list[PeerId] = []
         self.silent: list[PeerId] = []
+        self.moved: frozenset[PeerId] = frozenset()
         self.messages: list[tuple[PeerId, Any]] = []
         self.events: list[Event] = []
         self.is_stopped = asyncio.Event()
@@ -75,6 +76,9 @@ class Member:
 
     def on_hosts(self, heard: HostsHeard) -> None:
         self.silent += heard.silent
+
+    def on_moved(self, peers: frozenset[PeerId]) -> None:
+        self.moved |= peers
 
     async def on_message(self, peer: PeerId, message: Any) -> None:
         self.messages.append((peer, message))

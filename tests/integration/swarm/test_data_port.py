@@ -90,6 +90,9 @@ async def test_payloads_and_resources_travel_on_connections_that_are_used_again(
         counts = a.swarm.data.counts
         assert counts["links_opened"] - opened_before <= 4, "four lanes, one of which was there, and one for the fetch"
         assert counts["links_reused"] >= 4
+        async with asyncio.timeout(60):
+            while a.peer_id not in b.moved or b.peer_id not in a.moved:
+                await carried(a, b)
 
 
 async def test_peer_that_says_hello_before_it_has_a_record_gets_data_connections_once_it_has_one(

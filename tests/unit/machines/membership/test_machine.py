@@ -5,6 +5,7 @@ from dataclasses import replace
 from dilocoxd.ids import Monotonic, PeerId, RunId
 from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.machines.membership.machine import (
+    ALIVE,
     DEAD,
     LEFT,
     LIVE_S,
@@ -207,6 +208,30 @@ def test_who_is_gone_is_dead_at_once_until_it_says_something_itself() -> None:
     table.gone(OTHER, now=at(0.5))
     assert table.seen(record(sequence=3), now=at(0.6), is_news=True)
     assert not table.gone(PeerId("QmUnknown"), now=at(0.7))
+
+
+def test_bytes_of_a_live_peer_keep_it_live_and_end_its_suspicion() -> None:
+    table = Membership(ME)
+    table.seen(record(), now=at(0), is_news=True)
+    table.reached(OTHER, False)
+    table.moved(OTHER, now=at(SUSPECT_S + 0.1))
+    assert table.state(OTHER, now=at(SUSPECT_S + 0.2)) == ALIVE
+    assert table.is_live(OTHER, now=at(SUSPECT_S + 0.1 + LIVE_S - 0.1)), "no probe is unanswered since then"
+    assert not table.is_live(OTHER, now=at(SUSPECT_S + 0.1 + LIVE_S + 0.1))
+
+
+def test_bytes_that_come_late_bring_nobody_back() -> None:
+    """What was on its way when its sender died, left, was cut off or fell silent."""
+    table = of_peers("gone", "left", "cut", "silent", "b")
+    table.seen(record(peer=PeerId("hearsay")), now=at(0), is_news=False)
+    table.gone(PeerId("gone"), now=at(1))
+    table.seen(record(peer=PeerId("left"), sequence=2, state="left"), now=at(1), is_news=True)
+    table.hosts(silent("cut", answering=("b", "silent")), now=at(1))
+    table.heard(PeerId("b"), now=at(LIVE_S))
+    for peer in ("gone", "left", "cut", "silent", "hearsay", "unknown"):
+        table.moved(PeerId(peer), now=at(LIVE_S))
+    assert table.live(now=at(LIVE_S)) == ["b"]
+    assert table.silence(PeerId("gone"), at(LIVE_S)) == LIVE_S
 
 
 def silent(*peers: str, answering: tuple[str, ...] = ()) -> HostsHeard:
