@@ -48,6 +48,7 @@ CAPS: Final = {
     "machines/exchange/inbox.py Inbox.slots": "the slots of INBOX",
     "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",
     "machines/membership/hosts.py HostWatch._silent": "routes, ROUTES_MAX",
+    "machines/membership/hosts.py HostWatch._slow": "SLOW_KEPT",
     "machines/membership/hosts.py HostWatch._unanswered": "routes, ROUTES_MAX",
     "machines/membership/machine.py Membership._peers": "PEERS_MAX, by hearsay first",
     "machines/peers/conflicts.py Conflicts.spans": "the pairs of until",

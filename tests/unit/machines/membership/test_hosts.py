@@ -1,7 +1,7 @@
 """Whose host answers: silence counts once something was sent again in vain, for longer on longer links."""
 
 from dilocoxd.ids import Monotonic, PeerId
-from dilocoxd.machines.membership.hosts import HostWatch, LinkFacts
+from dilocoxd.machines.membership.hosts import HOLD_S, QUIET_S, SLOW_HALF_S, SLOW_KEPT, HostWatch, LinkFacts
 
 A, B = PeerId("a"), PeerId("b")
 LOOK_S = 0.1
@@ -26,6 +26,32 @@ def test_long_link_gets_the_time_of_its_round_trips() -> None:
     repeated_at = 1.8  # RTO 0.6 s, then 1.2 s
     found = first_silent_s(0.3, repeated_at)
     assert found is not None and found > repeated_at + 0.3 + 0.3, "the second repetition could be answered"
+
+
+def silent_at(watch: HostWatch, begins: float, round_trip_s: float = 0.001) -> float:
+    """So long after it went quiet at `begins` A counts as silent."""
+    for number in range(1, 300):
+        quiet_s = number * LOOK_S
+        link = LinkFacts(quiet_s, 2 if quiet_s >= 0.6 else 0, round_trip_s)
+        if watch.look({A: (link,), B: (LinkFacts(0.0, 0, 0.0),)}, Monotonic(begins + quiet_s)).silent:
+            return round(quiet_s, 1)
+    raise AssertionError("never")
+
+
+def test_round_trip_that_was_slow_with_the_payloads_before_is_expected_to_be_again() -> None:
+    """An idle thin line answers in a millisecond, until payloads fill its queue: the first one is not to be blamed."""
+    watch = HostWatch()
+    watch.look({A: (LinkFacts(0.0, 0, 1.2), LinkFacts(0.0, 0, 0.001))}, Monotonic(1.0))
+    assert not watch.look({}, Monotonic(1.1)).silent, "it rests meanwhile"
+    assert silent_at(watch, 60.0) > QUIET_S + HOLD_S + 3.0
+    assert silent_at(watch, 60.0 + 20 * SLOW_HALF_S) < 1.1, "that is forgotten"
+
+
+def test_slow_round_trips_of_no_more_peers_than_there_can_be_are_kept() -> None:
+    watch = HostWatch()
+    for number in range(3 * SLOW_KEPT):
+        watch.look({PeerId(f"p{number}"): (LinkFacts(0.0, 0, 1.0 + number),)}, Monotonic(0.0))
+    assert len(watch._slow) == SLOW_KEPT
 
 
 def test_connection_that_brings_something_speaks_for_its_host() -> None:
