@@ -10,7 +10,8 @@ survivor), retry (from there to the commit of that round), idle seconds of the s
 which their phases were extended. Target: idle 0 while detection + retry fits in a phase. Needs root and iptables.
 
 `--calm-s S`: before that, S seconds in which nobody dies, and what the sites took for a death meanwhile; `--rtt-ms`
-and `--loss` (percent): links of user space; `--load`: processes that do nothing but compute.
+and `--loss` (percent): links of user space; `--load`: processes that do nothing but compute; `--mbit`: thin links in
+place of limited uploads, with what a router queues, once the sites have met.
 """
 
 import argparse
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,8 +49,8 @@ PAYLOAD_BYTES = 10_700_000
 EXCHANGE_SHARE = 0.3
 
 
-def make_sites(folder: Path, network: Network, steps: int, phase_s: float) -> list[NamespacedSite]:
-    """Run directories that know the first site."""
+def make_sites(folder: Path, network: Network, steps: int, upload_bytes_per_s: int) -> list[NamespacedSite]:
+    """Run directories that know the first site. 0 bytes per second: no limit."""
     settings: dict[str, object] = {
         "data.evaluate_every_rounds": 0,
         "strategy.inner_steps": steps,
@@ -56,13 +58,12 @@ def make_sites(folder: Path, network: Network, steps: int, phase_s: float) -> li
         "strategy.codec": "fp32",
         "strategy.segment_elements_max": 65536,
         "round.grace_min_s": 2.0,
-        "round.progress_timeout_s": 5.0,
+        "round.progress_timeout_s": 5.0 if upload_bytes_per_s else 20.0,
         "snapshot.every_rounds": 4,
     }
     settings |= {f"model.{name}": value for name, value in model_of(HIDDEN_SIZE).items()}
     manifest = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
-    limit = limit_for(EXCHANGE_SHARE, phase_s, PAYLOAD_BYTES)
-    common = ["--cache", str(folder / "cache"), "--set", f"network.upload_bytes_per_s_max={limit}"]
+    common = ["--cache", str(folder / "cache"), "--set", f"network.upload_bytes_per_s_max={upload_bytes_per_s}"]
     members, address = [], ""
     for name in NAMES:
         member = NamespacedSite(name, folder / name, API_PORT, network=network)
@@ -213,8 +214,10 @@ def calm(members: list[NamespacedSite], seconds: float) -> dict[str, Any]:
         "of_all": sum(len(r["contributors"]) == len(members) for r in rows),
         "exchange_s": round(exchange_seconds(members[0]), 2),
         "peers_lost": len(lost),
-        "why": sorted({r["reason"] for r in lost}),
+        "lost_at_s": [round(r["time"] - since) for r in lost],
+        "why": dict(Counter(r["reason"] for r in lost)),
         "attempts_given_up": len(given_up),
+        "why_given_up": dict(Counter(r["reason"] for r in given_up)),
         "load_1min": round(os.getloadavg()[0], 1),
     }
 
@@ -241,6 +244,7 @@ def main() -> int:
     parser.add_argument("--rtt-ms", type=float, default=0.0)
     parser.add_argument("--loss", type=float, default=0.0, help="percent; with --rtt-ms")
     parser.add_argument("--load", type=int, default=0)
+    parser.add_argument("--mbit", type=float, default=0.0, help="of each link, each way; 0: uploads are limited")
     parser.add_argument("--calm-s", type=float, default=0.0)
     arguments = parser.parse_args()
     prefix, rtt_s = f"ch{os.getpid() % 10000}su", arguments.rtt_ms / 1000
@@ -250,12 +254,15 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="dilocoxd-survivors-") as name,
         made as network,
     ):
-        members = make_sites(Path(name), network, arguments.steps, arguments.steps * arguments.step_s)
+        limit = limit_for(EXCHANGE_SHARE, arguments.steps * arguments.step_s, PAYLOAD_BYTES)
+        members = make_sites(Path(name), network, arguments.steps, 0 if arguments.mbit else limit)
         with sites(*members):
             for member in members:
                 member.environment[STEP_S_VARIABLE] = str(arguments.step_s)
                 start(member)
             wait_joint(members, 3)
+            for one in NAMES if arguments.mbit else "":
+                network.shape(one, arguments.mbit)
             with busy(arguments.load):
                 if arguments.calm_s:
                     print(json.dumps(calm(members, arguments.calm_s)), flush=True)

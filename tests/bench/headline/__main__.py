@@ -4,8 +4,9 @@ For each number of sites and each ratio, in turns: DDP (gloo), then sites of dil
 ablations of the DiLoCoX paper, all with the same model, batch, text and links, in namespaces of one machine. A site is
 one rank with one thread. Steps have a fixed length, most of it a pause: the work of the daemons is then not taken from
 the trainers, as on a machine whose trainers have a GPU. DDP makes a few steps; its tokens per second are those of such
-steps for ever. Prints a JSON object for each row; --json has curves of the loss too, --plot a picture. Needs root, ip
-and tc.
+steps for ever. `goal` and `of_no_links` are of the step that DDP was measured to make, not of the ratio asked for;
+`of_planned`: tokens per second over those that `dilocoxd plan` says. Prints a JSON object for each row; --json has
+curves of the loss too, --plot a picture. Needs root, ip and tc.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import signal
 import statistics
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tests.bench.headline.ddp import DdpRun, run_ddp
 from tests.bench.headline.ground import Ground
 from tests.bench.headline.legs import LEGS, LegRun, Length, found_leg, run_leg
 from tests.bench.headline.picture import draw
+from tests.bench.headline.planned import planned_tokens_per_s
 from tests.harness.running.network_namespaces import Network
 
 START_S, PHASES_TO_MEET = 120.0, 5
@@ -52,7 +54,10 @@ def turn(ground: Ground, options: argparse.Namespace, folder: Path) -> tuple[Ddp
         with Network(f"ch{os.getpid() % 10000}hl", ground.names) as network:  # links are free again
             members = found_leg(network, LEGS[name], ground, length, folder)
             try:
-                found[name] = run_leg(network, members, ddp.bit_per_s, length)
+                found[name] = replace(
+                    run_leg(network, members, ddp.bit_per_s, length),
+                    planned_tokens_per_s=planned_tokens_per_s(members[0].run_dir, ground, ddp.bit_per_s),
+                )
             except AssertionError as error:  # the other legs may be hours of work
                 tell(f"{name} FAILED: {error}")
     return ddp, found
@@ -90,6 +95,7 @@ def rows_of(ground: Ground, turns: list[tuple[DdpRun, dict[str, LegRun]]]) -> li
                 "goal": round(0.97 * step_s / ground.step_s, 1),
                 "of_no_links": round(times * ground.step_s / step_s, 3),
                 "published": PUBLISHED.get(ground.ratio),
+                "of_planned": round(statistics.median(run.of_planned for run in runs), 3),
                 "idle_share": round(statistics.median(run.idle_share for run in runs), 4),
                 "phase_steps": [min(runs[0].phases), round(statistics.median(runs[0].phases)), max(runs[0].phases)],
                 "rounds": runs[0].rounds,

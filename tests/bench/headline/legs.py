@@ -84,6 +84,13 @@ class LegRun:
     bytes_per_round: int
     curve: tuple[tuple[float, float], ...]
     """(seconds since the first inner step, validation loss of the shared model)"""
+    planned_tokens_per_s: float = 0.0
+    """By the formulas of `dilocoxd plan`."""
+
+    @property
+    def of_planned(self) -> float:
+        """Of those; 0: not computed."""
+        return self.tokens_per_s / self.planned_tokens_per_s if self.planned_tokens_per_s else 0.0
 
 
 def manifest_options(leg: Leg, ground: Ground, length: Length, folder: Path) -> list[str]:

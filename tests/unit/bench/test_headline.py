@@ -4,12 +4,16 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.config.footprint.shape import shape_of
+from dilocoxd.config.manifest import load_manifest
+from dilocoxd.planner.footprint import footprint
 from dilocoxd.store.rundir import open_run_dir
 from tests.bench.headline.__main__ import loss_at, rows_of
 from tests.bench.headline.ddp import DdpRun, steps_within
 from tests.bench.headline.ground import HEADERS, Ground
 from tests.bench.headline.legs import LEGS, LegRun, Length, found_leg
 from tests.bench.headline.picture import draw
+from tests.bench.headline.planned import planned_tokens_per_s
 from tests.harness.running.network_namespaces import Network
 
 GROUND = Ground(2, 31.0, 0.1, 64, 2, 32)
@@ -42,15 +46,28 @@ def test_every_leg_is_a_run_of_equal_models_and_batches(name: str, tmp_path: Pat
     assert (first.strategy.codec == "fp32") == (name in ("no compression", "neither"))
 
 
+def test_plan_of_a_leg_hides_an_exchange_that_fits_and_counts_one_that_is_waited_for(tmp_path: Path) -> None:
+    """2 sites x 2 x 32 tokens in steps of 0.1 s are 1280 a second; `neither` waits as long again as it trains."""
+    planned = {}
+    for name in ("dilocox", "neither"):
+        member = found_leg(Network("unit", "ab"), LEGS[name], GROUND, LENGTH, tmp_path)[0]
+        payload = footprint(manifest := load_manifest(member.run_dir / "run.toml"), shape_of(manifest, None, 2))
+        bit_per_s = 8 * payload.payload_bytes / 0.96 / 12.5
+        planned[name] = planned_tokens_per_s(member.run_dir, GROUND, bit_per_s)
+    assert planned["dilocox"] == pytest.approx(1280.0)
+    assert planned["neither"] == pytest.approx(640.0, rel=0.01)
+
+
 def test_rows_say_how_many_times_ddp_and_draw_a_picture(tmp_path: Path) -> None:
     ddp = DdpRun(PARAMETERS, 1e7, 0.02, (3.2, 3.2, 9.9), ((0.0, 6.0), (3.2, 5.9)))
-    fast = LegRun(1240.0, 2, 10.0, 0.001, (34, 34, 35, 34), 1.0, 1000, ((0.0, 6.0), (5.0, 5.0), (20.0, 4.0)))
+    fast = LegRun(1240.0, 2, 10.0, 0.001, (34, 34, 35, 34), 1.0, 1000, ((0.0, 6.0), (5.0, 5.0), (20.0, 4.0)), 1280.0)
     slow = LegRun(20.0, 2, 10.0, 0.9, (34, 34), 1.0, 1000, ((0.0, 6.0), (6.0, 5.5)))
     rows = rows_of(GROUND, [(ddp, {"default": fast, "neither": slow})])
     base, quick, idle = rows
     assert (base["tokens_per_s"], base["steps_measured"], base["measured_ratio"]) == (40.0, 3, 31.0)
     assert (quick["times_ddp"], quick["goal"], quick["of_no_links"], quick["published"]) == (31.0, 31.0, 0.969, 32.0)
     assert quick["phase_steps"] == [34, 34, 35]
+    assert quick["of_planned"] == 0.969
     assert (quick["loss_at_s"], quick["loss"], idle["loss"]) == (6.0, 5.0, 5.5)
     draw(rows, tmp_path / "rows.png")
     assert (tmp_path / "rows.png").stat().st_size > 1000
