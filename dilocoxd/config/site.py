@@ -258,6 +258,14 @@ def load_site(path: Path) -> SiteConfig:
     return _with_own_ports(found, f"{path}: ")
 
 
+def site_in_force(path: Path) -> bytes:
+    """The site.toml at `path` for a process that has another environment: what our variables say is in it.
+
+    Empty where there is no file. Raises ConfigError.
+    """
+    return load_site(path).to_toml().encode("utf-8") if path.exists() else b""
+
+
 def fields_of_sections() -> dict[str, list[str]]:
     """Names of the fields of each section."""
     sections = {name: section.annotation for name, section in SiteConfig.model_fields.items()}

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from dilocoxd.config.manifest import load_manifest
+from dilocoxd.config.site import site_in_force
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
 from dilocoxd.ipc.client import DaemonConnection, DaemonGone
@@ -27,12 +28,13 @@ def main() -> int:
         run_directory = Path(os.environ[client.RUN_DIRECTORY_VARIABLE])
         part = OuterPart.parse(os.environ[client.PART_VARIABLE])
         plan = make_plan(load_manifest(run_directory / "run.toml"), part)
+        start = _start(run_directory, part)
         sealed = connection_taken_over(os.environ)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     try:
-        sealed.send(_start(run_directory, part))
+        sealed.send(start)
         folder = sealed.receive()
         if not isinstance(folder, PartFolder):
             raise NodeGone(getattr(folder, "reason", f"the node said {type(folder).__name__}"))
@@ -45,12 +47,11 @@ def main() -> int:
 
 
 def _start(run_directory: Path, part: OuterPart) -> StartPart:
-    site = run_directory / "site.toml"
     return StartPart(
         os.environ[client.NODE_SERVED_VARIABLE],
         os.environ[client.NODE_INCARNATION_VARIABLE],
         bool(os.environ[client.NODE_NEW_VARIABLE]),
         str(part),
         (run_directory / "run.toml").read_bytes(),
-        site.read_bytes() if site.exists() else b"",
+        site_in_force(run_directory / "site.toml"),  # the variables of this machine are none of the node's
     )

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from dilocoxd.config.site import site_in_force
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
 from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonGone
@@ -32,11 +33,11 @@ def main() -> int:
     signal.signal(DUMP_SIGNAL, signal.SIG_IGN)  # where its ranks hang they cannot be asked from here
     run_directory = Path(os.environ[client.RUN_DIRECTORY_VARIABLE])
     try:
+        start = _start(run_directory)
         sealed = connection_taken_over(os.environ)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    start = _start(run_directory)
     # The relay's thread may be waiting for the node.
     watch = partial(exit_when_daemon_goes, status=lambda: _status_without_daemon(sealed))
     relay = StageRelay(sealed, start, run_directory, watch)
@@ -70,7 +71,6 @@ def _status_without_daemon(sealed: SealedSocket) -> int:
 
 
 def _start(run_directory: Path) -> StartStage:
-    site = run_directory / "site.toml"
     return StartStage(
         os.environ[client.NODE_SERVED_VARIABLE],
         int(os.environ["RANK"]),
@@ -79,5 +79,5 @@ def _start(run_directory: Path) -> StartStage:
         int(os.environ["MASTER_PORT"]),
         os.environ.get(client.PEER_VARIABLE, ""),
         (run_directory / "run.toml").read_bytes(),
-        site.read_bytes() if site.exists() else b"",
+        site_in_force(run_directory / "site.toml"),  # the variables of this machine are none of the node's
     )
