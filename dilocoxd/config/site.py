@@ -220,6 +220,11 @@ class SiteConfig(Section):
         """FLOP/s of all devices together; 0: not known."""
         return self.site.device_flops_peak * self.parallel.ranks
 
+    @property
+    def ranks_here(self) -> int:
+        """Trainer processes on the machine of the daemon; the others run on nodes."""
+        return max(1, self.parallel.pipeline - self.cluster.stages) * self.parallel.in_stage
+
     def to_toml(self) -> str:
         """Text of a site.toml that loads to an equal object."""
         return commented_toml(self)

@@ -79,6 +79,9 @@ def load_settings(environment: Mapping[str, str]) -> StageSettings:
         frozen=frozen_of(manifest, site.paths.base, run_dir),
         cut_file=_cut_file(site, run_dir),
     )
+    local = environment.get("LOCAL_WORLD_SIZE")
+    if local and not site.parallel.threads_per_rank:
+        settings = replace(settings, num_threads=threads_that_fit(int(local)))  # of this machine, which may be a node
     tokenizer = run_dir / "tokenizer"
     if tokenizer.is_dir():
         settings = replace(settings, tokenizer=replace(settings.tokenizer, path=str(tokenizer)))
@@ -137,7 +140,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
         segment_elements_max=manifest.strategy.segment_elements_max,
         backend=site.parallel.backend,
         device=site.parallel.device,
-        num_threads=site.parallel.threads_per_rank or threads_that_fit(site.parallel.ranks),
+        num_threads=site.parallel.threads_per_rank or threads_that_fit(site.ranks_here),
         save_every=site.workers.save_every,
     )
 

@@ -123,6 +123,19 @@ def test_data_port(run: Path, taken: int) -> None:
     assert invoke("check-config", str(run)).return_value == 0
 
 
+@pytest.mark.remedy("finding:port_nodes")
+def test_port_for_nodes(run: Path, taken: int) -> None:
+    require_words("port_nodes", "another port (cluster.port in site.toml")
+    set_site(run, f"cluster.port={taken}")
+    assert "port_nodes" not in of_site(run), "no node is expected"
+    set_site(run, "cluster.outer_parts=1")
+    assert of_site(run)["port_nodes"].level == "error"
+    set_site(run, f"cluster.port={free_port()}")
+    assert of_site(run)["port_nodes"].level == "ok"
+    set_site(run, "cluster.host=192.0.2.1")
+    assert of_site(run)["host"].level == "error"
+
+
 @pytest.mark.remedy("finding:announce")
 def test_announce(run: Path) -> None:
     require_words("announce", "Set network.announce")

@@ -15,7 +15,7 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "Install a version of the range that the text names into the environment of dilocoxd, with pip.",
     ),
     "gpu": (
-        "With parallel.device = 'cuda': a GPU for each trainer process, a driver, and NCCL.",
+        "With parallel.device = 'cuda': a GPU for each trainer process on this machine, a driver, and NCCL.",
         "Install the driver and a CUDA build of torch, use fewer processes, or set parallel.device = 'cpu'.",
     ),
     "compiler": (
@@ -28,8 +28,9 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "chmod 600 the key; if it is missing or damaged: `dilocoxd identity new RUN_DIR`.",
     ),
     "host": (
-        "network.host and api.host are addresses of this machine.",
-        "Give one with --host or --api-host (network.host, api.host in site.toml); 0.0.0.0 is all of them.",
+        "network.host, api.host and, with nodes, cluster.host are addresses of this machine.",
+        "Give one with --host or --api-host (network.host, api.host, cluster.host in site.toml); 0.0.0.0 is all of"
+        " them.",
     ),
     "port_network": (
         "network.port can be listened on, or the daemon listens on it.",
@@ -47,6 +48,10 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
     "port_api": (
         "api.port can be listened on, or the daemon answers on it.",
         "Stop the other program, or give another port with --api-port (api.port in site.toml).",
+    ),
+    "port_nodes": (
+        "With cluster.outer_parts or cluster.stages: cluster.port can be listened on, or the daemon listens on it.",
+        "Stop the other program, or give another port (cluster.port in site.toml, HEAD:PORT of `dilocoxd node`).",
     ),
     "announce": (
         "Others are told at least one address that means something beyond this machine.",

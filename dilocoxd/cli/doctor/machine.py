@@ -113,7 +113,7 @@ def gpu_finding(torch: FoundTorch, site: SiteConfig | None) -> Finding:
     gpus = torch.gpus
     if site is None or site.parallel.device == "cpu":
         return Finding("gpu", "info", f"{len(gpus)} GPU; not needed on CPU")
-    needed = site.parallel.ranks
+    needed = site.ranks_here
     if len(gpus) < needed:
         return Finding(
             "gpu", "error", f"{len(gpus)} GPU, {needed} processes want one each: {', '.join(gpus) or 'none'}"
@@ -191,7 +191,7 @@ def shm_finding(site: SiteConfig | None) -> Finding:
     path = Path("/dev/shm")
     if not path.is_dir():
         return Finding("shm", "warning", "there is no /dev/shm")
-    size, needed = shutil.disk_usage(path).total, SHM_PER_RANK * (site.parallel.ranks if site is not None else 1)
+    size, needed = shutil.disk_usage(path).total, SHM_PER_RANK * (site.ranks_here if site is not None else 1)
     text = f"/dev/shm has {in_bytes(size)}, {in_bytes(needed)} wanted"
     return Finding("shm", "ok" if size >= needed else "warning", text)
 
@@ -201,11 +201,9 @@ def threads_finding(site: SiteConfig) -> Finding:
 
     Not their sum: the outer worker yields to training (`workers.outer_nice`)."""
     cores, parts = len(os.sched_getaffinity(0)), site.workers.outer_parts
-    wanted, outer = site.parallel.ranks * site.parallel.threads_per_rank, parts * site.workers.outer_threads
+    wanted, outer = site.ranks_here * site.parallel.threads_per_rank, parts * site.workers.outer_threads
     each = site.parallel.threads_per_rank or "as many as fit"
-    whose = (
-        "the one trainer process" if site.parallel.ranks == 1 else f"each of {site.parallel.ranks} trainer processes"
-    )
+    whose = "the one trainer process" if site.ranks_here == 1 else f"each of {site.ranks_here} trainer processes"
     text = f"threads of {whose}: {each}, on {plural(cores, 'core')}"
     if outer > 1:
         text += f"; of each of {parts} outer workers: {site.workers.outer_threads}"

@@ -37,6 +37,8 @@ def site_findings(run_dir: Path, site: SiteConfig, client: ApiClient | None) -> 
     yield port_finding("port_network", site.network.host, site.network.port, is_running=is_running)
     if site.network.data_connections and site.network.data_port:
         yield port_finding("port_data", site.network.host, site.network.data_port, is_running=is_running)
+    if site.cluster.has_nodes:
+        yield port_finding("port_nodes", site.cluster.host, site.cluster.port, is_running=is_running)
     if site.api.port:
         yield port_finding("port_api", site.api.host, site.api.port, is_running=is_running)
     yield announce_finding(site, status)
@@ -89,7 +91,7 @@ def port_finding(check: str, host: str, port: int, *, is_running: bool | None) -
         if is_running is None and error.errno == errno.EADDRINUSE:
             return Finding(check, "info", f"{host} port {port} is in use, by this site's daemon or another program")
         return Finding(check, "error", f"{host} port {port} cannot be listened on: {error.strerror}")
-    if is_running and check in ("port_network", "port_data"):
+    if is_running and check in ("port_network", "port_data", "port_nodes"):
         return Finding(check, "error", f"the daemon runs, but nobody listens on {host} port {port}")
     return Finding(check, "ok", f"{host} port {port} is free")
 

@@ -169,7 +169,7 @@ class ParallelSection(Section):
     threads_per_rank: Annotated[
         int,
         knob(
-            "CPU threads of one process; 0: as many as there are cores for each (cores / processes).",
+            "CPU threads of one process; 0: as many as there are cores for each (cores / processes of its machine).",
             unit="threads",
             cost="too many fight over the cores.",
             ge=0,

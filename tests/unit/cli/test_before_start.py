@@ -22,7 +22,7 @@ from dilocoxd.config.site_fit import OUTER_PARTS_MAX, site_problems
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.machine_memory import MachineMemory, machine_memory
 from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.trainer.settings import make_settings, threads_that_fit
+from dilocoxd.trainer.settings import load_settings, make_settings, threads_that_fit
 from dilocoxd.wire.placement import PARTS_MAX
 from tests.harness.running.run_directories import free_port
 from tests.unit.models.families import FAMILY_CONFIGS
@@ -246,6 +246,23 @@ def test_threads_share_the_cores_unless_told_otherwise(tmp_path: Path) -> None:
     assert threads_that_fit(1) >= threads_that_fit(2) >= threads_that_fit(10_000) == 1
     finding = doctor_machine.threads_finding(site(stages=2, threads_per_rank=512))
     assert finding.level == "warning" and "cores / stages" in finding.remedy
+
+
+def test_trainers_on_nodes_want_nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of four stages of eight processes three run on nodes: here are eight, on each node as many as it has places."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: range(24))
+    fields = {"pipeline": 4, "shard": 8, "device": "cuda", "backend": "nccl"}
+    chosen = validated(SiteConfig, {"parallel": fields, "cluster": {"stages": 3}}, source="test")
+    found = doctor_machine.gpu_finding(doctor_machine.FoundTorch(gpus=("A",) * 8), chosen)
+    assert found.level == "ok" and "8 GPU for 8 processes" in found.text
+    assert "each of 8 trainer processes" in doctor_machine.threads_finding(chosen).text
+    assert "536.9 MB wanted" in doctor_machine.shm_finding(chosen).text
+    invoke("init", "tiny", "--dir", str(tmp_path / "run"))
+    two = validated(SiteConfig, {"parallel": {"pipeline": 2}, "cluster": {"stages": 1}}, source="test")
+    (tmp_path / "run" / "site.toml").write_text(two.to_toml(), encoding="utf-8")
+    environment = {"DILOCOXD_RUN_DIR": str(tmp_path / "run"), "DILOCOXD_PEER": "x"}
+    assert load_settings(environment).num_threads == 24
+    assert load_settings({**environment, "LOCAL_WORLD_SIZE": "3"}).num_threads == 8, "three places of a node"
 
 
 def test_outer_parts_share_the_cores_too(monkeypatch: pytest.MonkeyPatch) -> None:
