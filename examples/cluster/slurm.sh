@@ -19,7 +19,9 @@ STAGES=${STAGES:-0}          # pipeline stages that train on each machine but th
 LOCAL_DIR=${LOCAL_DIR:-/tmp} # of each node: snapshots' shares and error feedback, best on a disk of its own
 KEY=$RUN_DIR/node.key
 NODES=$((SLURM_JOB_NUM_NODES - 1))
-ADDRESS=$(getent ahostsv4 "$SLURMD_NODENAME" | awk '$2 == "STREAM" {print $1; exit}')
+# Many machines have their own name in /etc/hosts, with an address that leads to nobody else.
+ADDRESS=$(getent ahostsv4 "$SLURMD_NODENAME" | awk '$2 == "STREAM" && $1 !~ /^127\./ {print $1; exit}')
+: "${ADDRESS:?no address of $SLURMD_NODENAME but loopback is known here: put that of its network into this line}"
 
 [ -e "$KEY" ] || (umask 077 && head -c 32 /dev/urandom | od -An -vtx1 | tr -d ' \n' > "$KEY")
 dilocoxd config set "$RUN_DIR" "cluster.host=$ADDRESS" "cluster.outer_parts=$((NODES * PARTS))" "cluster.stages=$((NODES * STAGES))" \
@@ -47,6 +49,7 @@ while :; do
     done
     [ "$stop" = 0 ] && [ "$code" = 1 ] || break
     sleep 5
+    [ "$stop" = 0 ] || break
 done
 kill "$nodes" 2>/dev/null || true
 exit "$code"

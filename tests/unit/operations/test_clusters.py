@@ -149,21 +149,36 @@ case "$1" in run) [ -e "$RECORDS/once" ] || { touch "$RECORDS/once"; exit 1; };;
 """
 
 
-def test_slurm_script_types_what_is_understood_and_starts_a_failed_head_again(tmp_path: Path) -> None:
-    assert subprocess.run(["bash", "-n", str(SLURM)], check=False).returncode == 0
-    run_dir, records, programs = tmp_path / "run", tmp_path / "records", tmp_path / "programs"
+def run_slurm(folder: Path, **programs: str) -> tuple[Path, int]:
+    """Run the script with stand-ins for what neither this machine has nor the script waits for, `programs` among them:
+    a folder with what each of them was told, and the exit code."""
+    run_dir, records, there = folder / "run", folder / "records", folder / "programs"
     site_made_by("start tiny", run_dir)
     records.mkdir()
-    programs.mkdir()
-    for name in ("dilocoxd", "srun", "sleep", "getent"):  # what neither this machine has nor the script waits for
-        (programs / name).write_text(STAND_IN)
-        (programs / name).chmod(0o755)
-    (programs / "getent").write_text("#!/bin/sh\necho 10.0.0.10 STREAM here\necho 10.0.0.10 DGRAM\n")
+    there.mkdir()
+    hosts = "#!/bin/sh\necho 127.0.1.1 STREAM here\necho 10.0.0.10 STREAM here\necho 10.0.0.10 DGRAM\n"
+    for name, text in ({"getent": hosts} | dict.fromkeys(("dilocoxd", "srun", "sleep"), STAND_IN) | programs).items():
+        (there / name).write_text(text)
+        (there / name).chmod(0o755)
     environment = {
-        **os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "RUN_DIR": str(run_dir), "RECORDS": str(records),
+        **os.environ, "PATH": f"{there}:{os.environ['PATH']}", "RUN_DIR": str(run_dir), "RECORDS": str(records),
         "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "gpu-1", "PARTS": "2",
     }  # fmt: skip
-    subprocess.run(["bash", str(SLURM)], env=environment, check=True, timeout=120)
+    done = subprocess.run(["bash", str(SLURM)], env=environment, check=False, timeout=120)
+    return records, done.returncode
+
+
+def test_slurm_script_starts_no_daemon_once_the_job_is_to_end(tmp_path: Path) -> None:
+    """TERM comes while it waits to start a failed one again; two minutes later nobody would ask."""
+    records, code = run_slurm(tmp_path, sleep="#!/bin/sh\nkill -TERM $PPID\n")
+    runs = [path for path in records.glob("dilocoxd.*") if path.read_text().startswith("run\n")]
+    assert (len(runs), code) == (1, 1)
+
+
+def test_slurm_script_types_what_is_understood_and_starts_a_failed_head_again(tmp_path: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(SLURM)], check=False).returncode == 0
+    run_dir, (records, code) = tmp_path / "run", run_slurm(tmp_path)
+    assert code == 0
     typed = [path.read_text().splitlines() for path in records.glob("dilocoxd.*")]
     (set_line,) = [words for words in typed if words[0] == "config"]
     made = CliRunner().invoke(cli, set_line, standalone_mode=False)
