@@ -75,16 +75,19 @@ async def start_ranks(
     Raises WorkerError, OSError; then none of them runs.
     """
     num_here = num_ranks - (away.num * away.here if away is not None else 0)
-    with contextlib.ExitStack() as stack:
-        nodes = await away.take() if away is not None else ()
-        for node in nodes:
-            stack.callback(node.close)
-        listener = stack.enter_context(listen(address))
-        whole = with_ranks(launch, num_ranks, listener, num_here)
-        started = [await here.start(whole)]
-        for index, node in enumerate(nodes):
-            assert away is not None
-            first = num_here + index * away.here
-            common = {**whole.environments[0], "RANK": str(first), "LOCAL_WORLD_SIZE": str(away.here)}
-            started.append(await node.start(dataclasses.replace(launch, environments=(common,), header="")))
-        return Workers.together(started)
+    async with contextlib.AsyncExitStack() as undo:
+        with contextlib.ExitStack() as stack:
+            nodes = await away.take() if away is not None else ()
+            for node in nodes:
+                stack.callback(node.close)
+            listener = stack.enter_context(listen(address))
+            whole = with_ranks(launch, num_ranks, listener, num_here)
+            started = [await here.start(whole)]
+            undo.push_async_callback(started[0].end, grace_s=0.0)  # all of them: they have one mark
+            for index, node in enumerate(nodes):
+                assert away is not None
+                first = num_here + index * away.here
+                common = {**whole.environments[0], "RANK": str(first), "LOCAL_WORLD_SIZE": str(away.here)}
+                started.append(await node.start(dataclasses.replace(launch, environments=(common,), header="")))
+        undo.pop_all()
+    return Workers.together(started)

@@ -18,6 +18,7 @@ import pytest
 from dilocoxd.daemon.workers import fork_server as module_under_test
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import FIRST_EXIT_S, ForkLaunch, Workers
+from dilocoxd.daemon.workers.ranks import start_ranks
 from dilocoxd.daemon.workers.supervisor import Launch
 from dilocoxd.errors import WorkerError
 from dilocoxd.ipc.keep_alive import RestartBudget
@@ -220,6 +221,36 @@ async def test_log_that_cannot_be_written_is_a_worker_error_and_nothing_runs(tmp
     async with running(Site(tmp_path)) as site:
         with pytest.raises(WorkerError, match="cannot write"):
             await site.server.start(site.probe("wait"))
+
+
+@dataclasses.dataclass
+class NodeWithoutALog:
+    """A stage away whose process here cannot write to its log."""
+
+    server: ForkServer
+    folder: Path
+    num: int = 1
+    here: int = 1
+
+    async def take(self) -> list["NodeWithoutALog"]:
+        return [self]
+
+    async def start(self, launch: ForkLaunch) -> Workers:
+        return await self.server.start(dataclasses.replace(launch, log_path=self.folder / "server.log" / "trainer.log"))
+
+    def close(self) -> None:
+        pass
+
+    def node_of(self, index: int) -> str:
+        return f"node {index}"
+
+
+async def test_ranks_whose_fellows_cannot_be_started_do_not_live_on(tmp_path: Path) -> None:
+    async with running(Site(tmp_path)) as site:
+        launch = site.probe("wait")
+        with pytest.raises(WorkerError, match="cannot write"):
+            await start_ranks(launch, 2, site.server, NodeWithoutALog(site.server, tmp_path))
+        assert find_tree(launch.mark) == []
 
 
 async def test_no_worker_is_forked_once_the_site_stops(tmp_path: Path) -> None:
