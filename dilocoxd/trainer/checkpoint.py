@@ -8,7 +8,9 @@ what it holds now from whatever files have it.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
 import os
 import shutil
@@ -28,6 +30,8 @@ from dilocoxd.errors import WorkerError
 from dilocoxd.store.durable import fsync_directory
 from dilocoxd.trainer.parallel.local import Extent, extent_of, local
 from dilocoxd.trainer.parameters.copies import PLAIN, PlainCopies
+
+log = logging.getLogger(__name__)
 
 _KEEP: Final = 2
 _META_KEY, _ROWS_KEY, _COLUMNS_KEY = _META_KEYS = ("dilocoxd", "first_rows", "first_columns")
@@ -97,10 +101,10 @@ class CheckpointWriter:
             self._thread.join()
 
     def _write(self, directory: Path, progress: Progress, moments: dict[str, Tensor], meta: tuple[str, ...]) -> None:
+        folder = directory / f"{progress.global_step:012d}"
+        temporary = folder / f".{self._name}.tmp"
         try:
-            folder = directory / f"{progress.global_step:012d}"
             folder.mkdir(parents=True, exist_ok=True)
-            temporary = folder / f".{self._name}.tmp"
             save_file(moments, temporary, metadata=dict(zip(_META_KEYS, meta, strict=True)))
             with temporary.open("rb+") as file:
                 os.fsync(file.fileno())
@@ -113,6 +117,16 @@ class CheckpointWriter:
             self.error = ""
         except (OSError, SafetensorError, WorkerError) as error:
             self.error = f"checkpoint in {directory}: {error}"
+            log.warning("no checkpoint of step %d, training goes on: %s", progress.global_step, self.error)
+            take_back(temporary)
+
+
+def take_back(temporary: Path) -> None:
+    """Remove what became no file of a checkpoint: on a full disk each boundary would leave one more."""
+    with contextlib.suppress(OSError):
+        temporary.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        temporary.parent.rmdir()  # unless files of other ranks are in it
 
 
 def newest_complete(directory: Path) -> Path | None:

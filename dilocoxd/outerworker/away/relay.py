@@ -170,8 +170,7 @@ class Relay:
             self._send(node.MakeFile(name, os.fstat(fd).st_size))
             for first, stop in stretches:
                 for start in range(first, stop, node.PIECE_BYTES):
-                    piece = os.pread(fd, min(node.PIECE_BYTES, stop - start), start)
-                    self._send(node.WriteFile(name, start, piece))
+                    self._send(node.WriteFile(name, start, _piece(fd, path, start, stop)))
                     self._report.pulse("move", start - first, stop - first)
         finally:
             os.close(fd)
@@ -298,6 +297,14 @@ class Relay:
             if self._plan.holds(owned.segment):
                 for share in owned.shares:
                     self._mapped.release_share(share, owned.pass_index, owned.segment)
+
+
+def _piece(fd: int, path: Path, start: int, stop: int) -> bytes:
+    """Raises StoreError: an OSError would pass for the end of the connection, which is held against nobody."""
+    try:
+        return os.pread(fd, min(node.PIECE_BYTES, stop - start), start)
+    except OSError as error:
+        raise store_error("reading for a node", path, error) from error
 
 
 def _into(view: memoryview) -> Callable[[int, bytes], None]:

@@ -22,7 +22,7 @@ from dilocoxd.store.durable import fsync_directory, write_all
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.store.tensor_header import read_header
 from dilocoxd.trainer.away.moving import moments_folder
-from dilocoxd.trainer.checkpoint import newest_complete
+from dilocoxd.trainer.checkpoint import newest_complete, take_back
 from dilocoxd.wire.local import buffers as local_buffers, node
 from dilocoxd.wire.local.moves import GiveBytes, GiveMoments, Moved, TakeBytes, TakeMoments
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
@@ -240,13 +240,14 @@ class StageRelay:
 
         def done(problem: str) -> None:
             try:
-                os.fsync(fd)
-                os.close(fd)
+                _sync_and_close(fd)
                 if not problem:
                     temporary.rename(folder / given.file)
                     fsync_directory(folder)
             except OSError as error:
-                problem = f"writing a checkpoint: {error}"
+                problem = problem or f"writing a checkpoint: {error}"
+            if problem:
+                take_back(temporary)
             self._link.send(node.RemovePath(there))
             self._answer(worker, given.number, problem)
 
@@ -289,6 +290,13 @@ class StageRelay:
             self._fetching.popleft()
             wanted.done(got.problem or wanted.problem)
             self._ask_next()
+
+
+def _sync_and_close(fd: int) -> None:
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _checked(rank: _Rank, name: str, places: tuple[int, ...]) -> Iterator[tuple[int, int]]:

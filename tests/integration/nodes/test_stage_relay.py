@@ -1,6 +1,7 @@
 """Who stands for the trainers of a stage, against a node that has the key and asks for what it must not have."""
 
 import os
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -132,6 +133,23 @@ def test_checkpoint_appears_whole_and_a_file_that_cannot_be_read_does_not(ends: 
     ends.say(TakeMoments(3, ("wte.exp_avg",)))
     assert ends.hear() == node.RemovePath("moments/1")
     assert "reading a checkpoint for a node" in ends.hear().problem, "that was no file of tensors"
+
+
+def test_checkpoint_that_cannot_be_kept_leaves_neither_bytes_nor_a_descriptor(ends: Ends) -> None:
+    """A full disk: each boundary would leave one more."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3, before[1]))
+    try:
+        ends.say(GiveMoments(1, 7, "stage-0-of-1.safetensors", 5))
+        wanted = ends.hear()
+        ends.node.send(node.Fetched(wanted.number, 0, b"bytes"))
+        assert ends.hear() == node.RemovePath("moments/1/000000000007")
+        assert "File too large" in ends.hear().problem
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(ends.checkpoints.rglob("*"))
+    held = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert not [path for path in held if ".stage-0-of-1.safetensors" in path]
 
 
 @pytest.mark.parametrize(

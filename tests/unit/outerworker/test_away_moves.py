@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from dilocoxd.errors import StoreError
 from dilocoxd.outerworker.away.moves import Moves, Stretch
+from dilocoxd.outerworker.away.relay import Relay
 from dilocoxd.outerworker.plan import HEADER_BYTES, OuterPlan, make_plan
 from dilocoxd.wire.local import buffers as local_buffers
 from dilocoxd.wire.local.outer_parts import PartReady, PartStepped
@@ -125,3 +129,14 @@ def test_checks_refusals_and_places_that_do_not_exist_move_nothing() -> None:
     shares = (Share(plan.num_inbox_slots, 5),)
     assert moves.before(Reduce(0, 0, plan.segments[0].index, shares, 0)) == []
     assert moves.before(Reduce(0, 0, plan.num_segments, (Share(0, 5),), 0)) == []
+
+
+def test_file_of_the_head_that_cannot_be_read_is_no_lost_connection(tmp_path: Path) -> None:
+    """Nobody would be told, and the part be started again for ever."""
+    nobody: Any = None
+    sent: list[Any] = []
+    link: Any = SimpleNamespace(send=sent.append)
+    relay = Relay(nobody, link, plans("plain", 1)[0], Path("/there"))
+    with pytest.raises(StoreError, match="reading for a node: Is a directory"):
+        relay._send_file(tmp_path, "kept", ((0, 10),))
+    assert [type(each).__name__ for each in sent] == ["MakeFile"]

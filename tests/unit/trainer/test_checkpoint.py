@@ -1,6 +1,7 @@
 """Inner optimizers and their checkpoints: which parameters Muon steps, and that a restart continues bit for bit."""
 
 import math
+import resource
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,22 @@ def test_torn_file_and_missing_folder_are_no_checkpoint(tmp_path: Path) -> None:
     path = folder / "stage-0-of-1.safetensors"
     path.write_bytes(path.read_bytes()[:50])
     assert read_moments(folder, adamw_shapes({"a": (3, 2)})) is None
+
+
+def test_full_disk_is_told_and_nothing_of_the_file_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write(tmp_path, 0, 1, Progress(global_step=1), "ab")
+    writer, before = CheckpointWriter(0, 1), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        writer.write(tmp_path, Progress(global_step=2), {"a.exp_avg": torch.ones(4096)})
+        writer.finish()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "no checkpoint of step 2" in caplog.text and "File too large" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["000000000001"], "each boundary would leave one more"
+    writer.write(tmp_path, Progress(global_step=3), {"a.exp_avg": torch.ones(4096)})
+    writer.finish()
+    assert newest_complete(tmp_path) == tmp_path / "000000000003", "it is tried again"
 
 
 def test_disk_that_refuses_is_remembered_and_training_goes_on(tmp_path: Path) -> None:
