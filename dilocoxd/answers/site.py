@@ -57,7 +57,9 @@ class ProfileStatus:
     recorded_steps: Count = 0
     first_step: Annotated[Count, told("Global number of the first recorded inner step; 0: not begun.")] = 0
     folder: Annotated[str, told("Below the run directory, on the site's disk; empty: not begun.")] = ""
-    files: Annotated[tuple[str, ...], told("One Chrome trace of each rank; empty until all are written.")] = ()
+    files: Annotated[
+        tuple[str, ...], told("One Chrome trace of each rank that is not on a node; empty until all are written.")
+    ] = ()
     total_bytes: Count = 0
     text: Annotated[str, told("One sentence: how far it is, or what came of it.")] = ""
 

@@ -22,9 +22,9 @@ from dilocoxd.daemon.process.lifecycle import Lifecycle
 from dilocoxd.daemon.recovery.adoption import Adoption
 from dilocoxd.daemon.sampling import Sampler
 from dilocoxd.daemon.site.interface import TrainingSite
-from dilocoxd.daemon.site.profiling import make_room
 from dilocoxd.errors import CommandRefused
 from dilocoxd.ids import PeerId
+from dilocoxd.ipc.profile_files import make_room
 from dilocoxd.store.snapshots import INDEX_NAME
 from dilocoxd.telemetry.catalogue import Level, LogLevelChanged, SitePaused, SiteResumed
 from dilocoxd.telemetry.events import EventLog

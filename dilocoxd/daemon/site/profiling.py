@@ -1,28 +1,19 @@
 """The newest profile that an operator asked for: what came of it, as the ranks tell (trainer/profiling.py).
 
-Files are the ranks' own; only the number of folders is kept small here.
+Files are the ranks' own, and so are those of ranks on nodes there.
 """
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from dilocoxd.answers.site import PROFILE_UNDER_WAY, ProfileStatus
 from dilocoxd.answers.words import in_bytes, plural
-from dilocoxd.ipc.dated_folders import keep_newest, stamp
+from dilocoxd.ipc.dated_folders import stamp
 from dilocoxd.ipc.profile_files import profiles_folder, trace_name
 from dilocoxd.telemetry import catalogue
 from dilocoxd.wire.local.trainer import Profile, TraceBegun, TraceWritten
 
-FOLDERS_KEPT: Final = 5
 Ended = catalogue.ProfileWritten | catalogue.ProfileFailed
-
-
-def make_room(run_directory: Path) -> None:
-    """Remove the oldest folders, so that one more makes `FOLDERS_KEPT`."""
-    folder = profiles_folder(run_directory)
-    if folder.is_dir():
-        keep_newest((one for one in folder.iterdir() if one.is_dir()), FOLDERS_KEPT - 1)
 
 
 class Profiling:
@@ -30,7 +21,7 @@ class Profiling:
 
     def __init__(self) -> None:
         self.shown = ProfileStatus()
-        self._num_ranks = 0
+        self._num_ranks = self._num_here = 0
         self._prefix = ""
         self._written: dict[int, TraceWritten] = {}
 
@@ -39,9 +30,9 @@ class Profiling:
         """A second one must wait."""
         return self.shown.state in PROFILE_UNDER_WAY
 
-    def begin(self, steps: int, run_directory: Path, num_ranks: int) -> Profile:
-        """What stage rank 0 is to be told; `num_ranks` answers are awaited."""
-        self._num_ranks, self._written = num_ranks, {}
+    def begin(self, steps: int, run_directory: Path, num_ranks: int, num_away: int = 0) -> Profile:
+        """What stage rank 0 is to be told; `num_ranks` answers are awaited. `num_away`: ranks on nodes, the last."""
+        self._num_ranks, self._num_here, self._written = num_ranks, num_ranks - num_away, {}
         self._prefix = stamp()
         self.shown = ProfileStatus(state="waiting", steps=steps, text="waiting for the next inner step")
         return Profile(steps, str(profiles_folder(run_directory).absolute() / self._prefix))
@@ -89,7 +80,12 @@ class Profiling:
         text = f"{plural(first.steps, 'inner step')} of {plural(self._num_ranks, 'rank')}, {in_bytes(size)}"
         if first.steps < self.shown.steps:
             text += f" ({self.shown.steps} were asked for; a pause ended it)"
-        files = tuple(map(trace_name, sorted(self._written)))
+        if self._num_here < self._num_ranks:
+            text += (
+                f"; those of ranks {self._num_here} to {self._num_ranks - 1} lie on their nodes, in stages/*/profiles"
+                " below the folder of `dilocoxd node`"
+            )
+        files = tuple(trace_name(rank) for rank in sorted(self._written) if rank < self._num_here)
         self.shown = replace(
             self.shown, state="written", recorded_steps=first.steps, files=files, total_bytes=size, text=text
         )

@@ -305,7 +305,9 @@ class LocalSite:
 
     def profile(self, steps: int) -> None:
         """See Site."""
-        self._tell(self.progress.profiling.begin(steps, self._settings.run_directory, self._settings.num_stages))
+        settings = self._settings
+        away = settings.node_stages * settings.stage_ranks
+        self._tell(self.progress.profiling.begin(steps, settings.run_directory, settings.num_stages, away))
 
     def beat(self) -> int:
         """See Site."""

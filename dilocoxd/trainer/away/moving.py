@@ -20,7 +20,7 @@ from torch import Tensor
 
 from dilocoxd.errors import WorkerError
 from dilocoxd.ipc.client import RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
-from dilocoxd.ipc.profile_files import profiles_folder
+from dilocoxd.ipc.profile_files import make_room, profiles_folder
 from dilocoxd.trainer.channel import EXIT_DAEMON_GONE
 from dilocoxd.trainer.parameters.flat import FlatParameters
 from dilocoxd.trainer.parameters.shared import FLOAT_BYTES, SharedVectors
@@ -135,6 +135,7 @@ class VectorsFromHead(SharedVectors):
 
     def profiles(self, folder: str) -> str:
         """See SharedVectors: profiles stay on the node."""
+        make_room(self._folder)
         return str(profiles_folder(self._folder) / Path(folder).name)
 
 

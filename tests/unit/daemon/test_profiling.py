@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.site.profiling import FOLDERS_KEPT, make_room
 from dilocoxd.daemon.site.progress import SiteProgress
 from dilocoxd.errors import CommandRefused
 from dilocoxd.ids import PhaseId
+from dilocoxd.ipc.profile_files import FOLDERS_KEPT, make_room
 from dilocoxd.telemetry import catalogue
 from dilocoxd.telemetry.sentences import sentence
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
@@ -73,6 +73,16 @@ def test_the_word_of_the_last_rank_counts_whoever_comes_first() -> None:
     assert isinstance(progress.take(TraceWritten(0, 10, 2, 500)), catalogue.ProfileWritten)
     end = progress.profiling.shown
     assert end.folder == f"profiles/{time}-step10" and "3 were asked for; a pause ended it" in end.text
+
+
+def test_what_ranks_on_nodes_have_written_is_looked_for_there() -> None:
+    progress = SiteProgress()
+    progress.profiling.begin(2, Path("/run"), 4, 2)
+    for rank in range(4):
+        progress.take(TraceWritten(rank, 10, 2, 500))
+    end = progress.profiling.shown
+    assert (end.state, end.files) == ("written", ("rank0.json.gz", "rank1.json.gz"))
+    assert "ranks 2 to 3 lie on their nodes, in stages/*/profiles" in end.text
 
 
 def test_trainers_that_are_lost_end_it() -> None:

@@ -18,8 +18,10 @@ from torch.autograd.profiler import profile
 
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.ipc.client import DaemonConnection
+from dilocoxd.ipc.profile_files import FOLDERS_KEPT
 from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.trainer import profiling
+from dilocoxd.trainer.away.moving import VectorsFromHead
 from dilocoxd.trainer.channel import CommandChannel
 from dilocoxd.trainer.inner import InnerTraining
 from dilocoxd.trainer.loop import TrainingLoop
@@ -230,3 +232,14 @@ def test_a_profiler_that_cannot_be_started_is_told(tmp_path: Path, monkeypatch: 
             torch.ones(4, 4).mm(torch.ones(4, 4))
     assert told == [local.TraceWritten(0, 0, 0, 0, "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES")]
     assert not list(tmp_path.iterdir()) and not torch._C._autograd._profiler_enabled()
+
+
+def test_a_node_keeps_as_many_profiles_as_the_head(tmp_path: Path) -> None:
+    vectors = VectorsFromHead.__new__(VectorsFromHead)
+    vectors._folder = tmp_path
+    for number in range(7):
+        made = Path(vectors.profiles(f"/run/of/the/head/20261123T10000{number}-step{9 - number}"))
+        assert made.parent == tmp_path / "profiles"
+        made.mkdir(parents=True)
+    left = sorted(path.name for path in (tmp_path / "profiles").iterdir())
+    assert len(left) == FOLDERS_KEPT and left[0] == "20261123T100002-step7"
