@@ -159,12 +159,15 @@ class Uplink:
         """How it ended, for a request that the caller numbers."""
         if self._ways is None:
             return PayloadSent(0, UNREACHED, detail="the head has not certified this node yet")
+        sent: list[int] = []
         try:
-            await self._ways.sender.send_segment(peer, header, source, attempts=1, is_new=is_new)
+            await self._ways.sender.send_segment(
+                peer, header, source, attempts=1, is_new=is_new, note_sent=sent.append
+            )  # fmt: skip
         except NotReached as error:
             return PayloadSent(0, UNREACHED, detail=str(error)[:DETAIL_MAX])
         except Refused as refused:
-            return PayloadSent(0, REFUSED, code=refused.code[:200], detail=refused.detail[:DETAIL_MAX])
+            return PayloadSent(0, REFUSED, sum(sent), refused.code[:200], refused.detail[:DETAIL_MAX])
         except (PeerError, StoreError) as error:
-            return PayloadSent(0, FAILED, detail=str(error)[:DETAIL_MAX])
-        return PayloadSent(0, DONE, num_bytes=source.length)
+            return PayloadSent(0, FAILED, sum(sent), detail=str(error)[:DETAIL_MAX])
+        return PayloadSent(0, DONE, sum(sent))

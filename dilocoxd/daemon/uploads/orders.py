@@ -178,14 +178,22 @@ class NodeUploads:
             return ByNode.NOT_BEGUN
         errands, outcome = part.reach(peer), ByNode.NOT_BEGUN
         if errands is not None:
-            if self._bulk.throttle is not None:
-                await self._bulk.throttle(place.length)
             order = SendPayload(0, peer, place.buffer, place.offset, PEER_MESSAGES.encode(header), is_new)
-            outcome = self._judged(peer, await self._ordered(peer, errands, order))
+            outcome = self._judged(peer, await self._paid(peer, errands, order, place.length))
         done, num_bytes = ("sent", "bytes_sent") if outcome is ByNode.DONE else ("by_head", "bytes_by_head")
         part.counts[done] += 1
         part.counts[num_bytes] += place.length
         return outcome
+
+    async def _paid(self, peer: PeerId, errands: Errands, order: SendPayload, num_bytes: int) -> PayloadSent | None:
+        """See _ordered, within the limit of what the site uploads. What a node did not send is the next one's: most
+        often of the head, which sends the same payload in its place. One that is gone may have sent all of it."""
+        if self._bulk.throttle is not None:
+            await self._bulk.throttle(num_bytes)
+        answer = await self._ordered(peer, errands, order)
+        if answer is not None:
+            self._bulk.give_back(num_bytes - min(answer.num_bytes, num_bytes))
+        return answer
 
     async def _ordered(self, peer: PeerId, errands: Errands, order: SendPayload) -> PayloadSent | None:
         """What the node answers; None: it is gone, or hangs."""

@@ -246,6 +246,8 @@ class BulkSender:
         self._gate = gate
         self._lanes_max = lanes_max
         self.throttle = throttle
+        self.give_back: Callable[[int], None] = lambda num_bytes: None
+        """Called with bytes that `throttle` let through and that are not sent."""
         self.counts: Counter[str] = Counter()
         """payloads_sent, bytes_sent (pieces, repeated ones too), offers_repeated."""
         self.speeds = SendingSpeeds()
@@ -257,10 +259,17 @@ class BulkSender:
         self._lanes = PeerGates(LANES_PER_PEER)
 
     async def send_segment(
-        self, peer: PeerId, header: SegmentHeader, source: Region, *, attempts: int = 3, is_new: bool = True
+        self,
+        peer: PeerId,
+        header: SegmentHeader,
+        source: Region,
+        *,
+        attempts: int = 3,
+        is_new: bool = True,
+        note_sent: Callable[[int], None] = lambda num_bytes: None,
     ) -> None:
-        """Return when `peer` has confirmed the whole payload. `is_new`: it will hardly have any of it yet.
-
+        """Return when `peer` has confirmed the whole payload. `is_new`: it will hardly have any of it yet. `note_sent`:
+        told what left of it, after each try.
         Raises Refused (it does not want it), another PeerError (lost, silent), StoreError (our region is unreadable).
         """
         if source.length != header.segment_bytes:
@@ -271,7 +280,10 @@ class BulkSender:
             while not is_there:
                 num_lanes = max(1, min(self._lanes_max, -(-source.length // LANE_BYTES)))
                 sending = _Sending(peer, header, source, is_new and not failures, num_lanes)
-                is_there = await self._try_once(sending, is_last=failures + 1 >= attempts)
+                try:
+                    is_there = await self._try_once(sending, is_last=failures + 1 >= attempts)
+                finally:
+                    note_sent(sending.num_bytes)
                 num_bytes += sending.num_bytes
                 if not is_there:
                     failures += 1

@@ -32,14 +32,24 @@ class TokenBucket:
         """When the bucket will be full again, were nothing more taken."""
 
     async def take(self, num_bytes: int) -> None:
-        """Return when `num_bytes` may be sent."""
+        """Return when `num_bytes` may be sent. Who is cancelled meanwhile has taken nothing."""
         if self.bytes_per_s <= 0:
             return
         now = asyncio.get_running_loop().time()
         self._free_at = max(self._free_at, now) + num_bytes / self.bytes_per_s
         wait_s = self._free_at - now - self._burst_bytes / self.bytes_per_s
-        if wait_s > 0:
+        if wait_s <= 0:
+            return
+        try:
             await asyncio.sleep(wait_s)
+        except asyncio.CancelledError:
+            self.give_back(num_bytes)
+            raise
+
+    def give_back(self, num_bytes: int) -> None:
+        """So many bytes of those that were taken are not sent: whoever comes next has them."""
+        if self.bytes_per_s > 0:
+            self._free_at -= num_bytes / self.bytes_per_s
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ class PayloadSent:
     request: Uint
     outcome: Name
     num_bytes: Uint = 0
-    """Of the whole payload, where the site confirmed it."""
+    """That left for it, of a payload that the site confirmed or not."""
     code: Name = ""
     """With `refused`: the site's."""
     detail: Lines = ""

@@ -153,6 +153,18 @@ async def test_upload_limit_holds_on_average_and_lets_bursts_through() -> None:
     await TokenBucket(0).take(10**12)
 
 
+async def test_who_does_not_send_what_he_took_from_the_upload_limit_leaves_it_to_others() -> None:
+    bucket = TokenBucket(1.0, burst_bytes=100)  # what is not there within the burst is not there in this test
+    await bucket.take(100)
+    waiting = asyncio.create_task(bucket.take(1000))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    bucket.give_back(60)
+    async with asyncio.timeout(30):
+        await bucket.take(60)
+
+
 async def test_serving_makes_way_while_an_exchange_sends_and_shows_progress() -> None:
     clock = asyncio.get_running_loop().time
     speed: float | None = None
