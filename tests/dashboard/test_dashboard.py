@@ -11,6 +11,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.status import PublicAddress
 from dilocoxd.api.dashboard import pages
 from tests.dashboard.browser import FakeDaemon, Page, chromium
@@ -142,6 +143,28 @@ def test_page_shows_how_sites_are_reached_and_where_this_one_is_seen(page: Page,
     }
     sites = page.text("sites")
     assert "directly, data connections" in sites and "through a relay" in sites
+
+
+def test_page_shows_what_each_stage_computes_and_the_cut_that_would_be_faster(page: Page, daemon: FakeDaemon) -> None:
+    def shown() -> str:
+        row = "[...document.querySelectorAll('#more-facts > *')].find(e => e.textContent.startsWith('Stages compute'))"
+        return str(page.run(f"return {row}?.textContent ?? ''"))
+
+    page.opened(daemon.url)
+    page.run("document.getElementById('more-facts-box').open = true")
+    assert shown() == "Stages compute700 ms / 750 msof an inner step, along the pipeline"
+    progress = daemon.view.status().progress
+
+    def change(stages: StageSpeeds | None) -> None:
+        extra = {"progress": changed(progress, stages=stages)}
+        daemon.change(lambda view: setattr(view, "extra", extra), event="round.committed", round=120)
+
+    change(StageSpeeds(compute_s=(0.5, 1.5), faster_layers=(5, 3), faster_saves=0.234))
+    page.until(lambda: "layers_per_stage = [5, 3] would save 23.4 % of a step" in shown(), "the cut")
+    change(StageSpeeds(compute_s=(0.5,) * 8 + (1.5,), faster_layers=(), faster_saves=None))
+    page.until(lambda: "500 ms to 1.5 s" in shown(), "many are a range")
+    change(None)
+    page.until(lambda: not shown(), "no pipeline")
 
 
 def test_what_is_not_known_is_a_dash_and_never_zero(page: Page, daemon: FakeDaemon) -> None:

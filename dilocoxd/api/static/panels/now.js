@@ -4,6 +4,7 @@ import { bytes, clock, count, facts, hash, loss, percent, rate, say, seconds, sm
 import { headline, waiting } from "./headline.js";
 
 const id = (name) => document.getElementById(name);
+const STAGES_MAX = 8; // more are shown as a range
 const KINDS = { training: "good", failed: "bad" };
 
 export function showNow({ status, losses }) {
@@ -69,6 +70,7 @@ function more(status) {
     ["Useful arithmetic", rate(progress.model_flops_per_s, "FLOP/s"), "6 x parameters x tokens/s, 4 for frozen ones"],
     ["MFU", progress.mfu === null ? "-" : percent(progress.mfu, 1), mfuNote(progress)],
     ["Pipeline waits", progress.bubble === null ? "-" : percent(progress.bubble, 1), "of an inner step, for other stages"],
+    ...stages(progress.stages),
     ["Reading data", seconds(progress.data_s), "of an inner step, slowest trainer"],
     ["Skipped steps", count(progress.skipped_steps), "a gradient was not finite"],
     ["Memory", bytes(progress.memory_bytes), "all processes of this site"],
@@ -84,6 +86,15 @@ function more(status) {
     ["Chain head", hash(status.chain_head)],
     ["Running for", seconds(status.uptime_s)],
   ];
+}
+
+/** What the stages of a pipeline compute of an inner step, and the cut that would be faster; nothing without one. */
+function stages(measured) {
+  if (measured === null) return [];
+  const { compute_s: each, faster_layers: layers, faster_saves: saves } = measured;
+  const times = each.length > STAGES_MAX ? `${seconds(Math.min(...each))} to ${seconds(Math.max(...each))}` : each.map(seconds).join(" / ");
+  const note = saves === null ? "of an inner step, along the pipeline" : `layers_per_stage = [${layers.join(", ")}] would save ${percent(saves, 1)} of a step`;
+  return [["Stages compute", times, note]];
 }
 
 /** Where others see this site, and whether they get in there; nothing while they see no public address. */
