@@ -31,7 +31,7 @@ from dilocoxd.ipc.sealed import (
     salt_of,
 )
 from dilocoxd.site_names import is_site_name
-from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello
+from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, other_version
 
 GREET_TIMEOUT_S: Final = 10.0
 GREETED_MAX: Final = 32
@@ -157,11 +157,6 @@ class NodeDoor:
             async with asyncio.TaskGroup() as group:
                 async for sock, address in accepted(self._socket):
                     host = str(address[0])
-                    self._forget_dead()
-                    if len(self._waiting) >= WAITING_MAX:
-                        self._note_refused(host)
-                        sock.close()
-                        continue
                     if len(self._greeted) >= GREETED_MAX:
                         with contextlib.suppress(OSError):
                             self._greeted.pop(0).shutdown(socket.SHUT_RDWR)  # its greeting meets the end, and counts
@@ -204,9 +199,21 @@ class NodeDoor:
         if length > HELLO_BYTES_MAX:
             raise WireError("too_large", f"hello of {length} bytes")
         hello: Any = seal.open(await _exactly(sock, length))
-        if not isinstance(hello, NodeHello) or hello.version != __version__:
-            raise WireError("unexpected_message", "no hello of a node of this version")
+        if not isinstance(hello, NodeHello):
+            raise WireError("unexpected_message", "no hello of a node")
+        if reason := self._why_refused(hello):
+            await loop.sock_sendall(sock, seal.frame(NodeRefused(reason)))
+            raise WireError("refused", reason)
         return WaitingNode(sock, salt + theirs, hello, host)
+
+    def _why_refused(self, hello: NodeHello) -> str:
+        """Who has shown the key is told. Empty: it may wait."""
+        self._forget_dead()
+        if hello.version != __version__:
+            return other_version(of_head=__version__, of_node=hello.version)
+        if len(self._waiting) >= WAITING_MAX:
+            return f"{WAITING_MAX} places of nodes wait there, as many as may; start nodes with fewer"
+        return ""
 
     def new_incarnation(self) -> str:
         """Names buffers that a node is to make: no two are called the same."""

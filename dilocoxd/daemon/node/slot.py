@@ -35,10 +35,20 @@ from dilocoxd.ipc.sealed import (
 )
 from dilocoxd.site_names import name_of_host
 from dilocoxd.store.durable import write_file
-from dilocoxd.wire.local.node import PART_PLACE, HeadHello, NodeHello, PartEnded, StartPart, StartStage
+from dilocoxd.wire.local.node import (
+    PART_PLACE,
+    HeadHello,
+    NodeHello,
+    NodeRefused,
+    PartEnded,
+    StartPart,
+    StartStage,
+    other_version,
+)
 from dilocoxd.wire.local.worker import WorkerHello
 
 RETRY_S: Final = 1.0
+WAITS_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 10.0
 _SERVED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
 
@@ -118,8 +128,7 @@ class Slot(ABC):
             with _ended_when_silent(writer):
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     stream = await self._greeted(reader, writer)
-                self._tell(f"waits at {world.host}:{world.port} for {self.what}")
-                start = await stream.receive()
+                start = await self._start(stream)
                 if not isinstance(start, StartPart | StartStage) or not _SERVED.fullmatch(start.served):
                     raise WireError("unexpected_message", "the head did not say what to run")
                 self._check_folder()
@@ -128,6 +137,19 @@ class Slot(ABC):
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+    async def _start(self, stream: SealedStream) -> Any:
+        """What the head sends to a place that has waited. Raises OSError, EOFError, WireError."""
+        where = f"{self._world.host}:{self._world.port}"
+        # One that is refused hears it at once, and has not waited.
+        told = asyncio.get_running_loop().call_later(WAITS_S, self._tell, f"waits at {where} for {self.what}")
+        try:
+            start = await stream.receive()
+        finally:
+            told.cancel()
+        if isinstance(start, NodeRefused):
+            raise _NotLetInError(f"it refuses this place: {start.reason}")
+        return start
 
     def _check_folder(self) -> None:
         """Somebody may have emptied it under us. What starts then fails, and the head would count that against its
@@ -142,13 +164,21 @@ class Slot(ABC):
         """Raises ConfigError, OSError, EOFError, WireError."""
         world, salt = self._world, new_salt()
         writer.write(greeting(salt))
-        theirs = salt_of(await reader.readexactly(FRONT_BYTES))
+        try:
+            theirs = salt_of(await reader.readexactly(FRONT_BYTES))
+        except WireError as error:
+            raise _NotLetInError("what answers there is no head; look at HEAD, and at its cluster.port") from error
         stream = SealedStream(reader, writer, Seal(world.key, theirs + salt, is_head=False))
         try:
             hello = await stream.receive()
         except WireError as error:
-            if self._has_met or error.code != "unauthentic":
+            if error.code != "unauthentic":
                 raise
+            if self._has_met:
+                raise _NotLetInError(
+                    "it has another node key than before; copy cluster.key_file to this machine and start this node"
+                    " again, unless somebody else answers there"
+                ) from error
             raise ConfigError(
                 f"the head at {world.host}:{world.port} has another node key; copy the file that its cluster.key_file"
                 " names to this machine"
@@ -156,10 +186,8 @@ class Slot(ABC):
         self._has_met = True
         version = hello.version if isinstance(hello, HeadHello) else "something unknown"
         if version != __version__:
-            raise ConfigError(
-                f"the head at {world.host}:{world.port} runs dilocoxd {version}, this node {__version__}; install the"
-                " same version on both"
-            )
+            told = other_version(of_head=version, of_node=__version__)
+            raise ConfigError(f"cannot work for {world.host}:{world.port}: {told}")
         name, home = name_of_host(socket.gethostname()), hashlib.sha256(bytes(world.directory)).hexdigest()[:16]
         await stream.send(NodeHello(__version__, self._served, self._incarnation, name, self.kind, home, world.mark))
         return stream
@@ -251,7 +279,16 @@ def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:
     return found
 
 
+class _NotLetInError(WireError):
+    """`detail` is for people."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("refused", detail)
+
+
 def _why(error: Exception) -> str:
+    if isinstance(error, _NotLetInError):
+        return error.detail
     if isinstance(error, asyncio.IncompleteReadError):
         return "it closed the connection"
     return str(error) or type(error).__name__

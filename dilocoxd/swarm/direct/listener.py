@@ -1,7 +1,7 @@
 """Where data connections of others come in: accept, handshake, and then the same door as p2pd's streams have.
 
-Who is not among the peers that we have met does not get through the handshake; what goes wrong there is counted, not
-told. Source: protocol/04-streams.md, S11.
+Who is not among the peers that we have met does not get through the handshake; what goes wrong there is counted, and
+told once the handshake itself is done. Source: protocol/04-streams.md, S11.
 """
 
 import asyncio
@@ -19,12 +19,19 @@ from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_pe
 from dilocoxd.swarm.direct.links import DataLink, accept_link
 from dilocoxd.swarm.direct.nodes import life_left_s
 from dilocoxd.swarm.direct.vestibule import Vestibule, Visitor
-from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
 
 KEYS_MAX: Final = 1024
+TELL_S: Final = 1.0
 
 Serve = Callable[[PeerId, str, DataLink, str], Awaitable[None]]
 """(peer, stream protocol, connection, its network): serves the connection until it is over."""
+
+
+async def _told(link: DataLink, why: WireError) -> None:
+    """Whoever shows a certificate of somebody whom we know hears why that is not enough: its clock may be wrong."""
+    stream = FrameStream(PeerId("who asks"), link.channel, link.channel, progress_timeout_s=TELL_S)
+    await stream.refuse(why.code, why.detail)
 
 
 class DataListener:
@@ -118,6 +125,8 @@ class DataListener:
                 raise WireError("bad_handshake", "a data connection for something unknown")
         except (PeerError, WireError) as error:
             if link is not None:
+                if isinstance(error, WireError):
+                    await _told(link, error)
                 link.abort()
             self.counts["handshakes_failed"] += 1
             self.on_refused(error if isinstance(error, WireError) else WireError("bad_handshake", str(error)))

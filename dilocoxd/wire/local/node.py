@@ -24,6 +24,11 @@ STAGE_PLACE: Final = "stage"
 """What a place on a node has room for."""
 
 
+def other_version(*, of_head: str, of_node: str) -> str:
+    """What either of the two tells the operator."""
+    return f"the head runs dilocoxd {of_head}, this node {of_node}; install the same version on both"
+
+
 @dataclass(frozen=True, slots=True)
 class HeadHello:
     """First sealed message, of the head: who can read it has the same key."""
@@ -47,6 +52,13 @@ class NodeHello:
     """Names the folder that the node runs in, which one process at a time locks."""
     process: Name = ""
     """Names the process: another one of the same machine and home has nothing that this one held in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRefused:
+    """Answer of the head to a node that it does not let wait; it closes the connection."""
+
+    reason: Lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +208,7 @@ NODE_MESSAGES: Final = Registry(
         28: Fetched,
         30: KeepFiles,
         32: StartStage,
+        34: NodeRefused,
     },
     size_max=NODE_MESSAGE_BYTES_MAX,
 )

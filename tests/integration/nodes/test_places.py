@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from dilocoxd import __version__
+from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.node.slot import PartSlot, SealedStream
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.outer_worker import first_error
 from dilocoxd.daemon.workers.supervisor import Launch
-from dilocoxd.errors import WorkerError
+from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, greeting, new_salt, salt_of
 from dilocoxd.wire.local.node import (
@@ -28,6 +29,7 @@ from dilocoxd.wire.local.node import (
     PartFolder,
     StartPart,
 )
+from tests.harness.running.run_directories import free_port
 
 KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 START = StartPart("0123456789abcdef.part1of2", "this start", True, "1/2", b"", b"")
@@ -59,28 +61,31 @@ class QuietPart(ForkServer):
 class Meetings:
     """A head that has this key at the first connection, that one at the second; `served` has those that it let in."""
 
-    def __init__(self, directory: Path, keys: list[bytes], then: Head) -> None:
+    def __init__(self, directory: Path, keys: list[bytes], then: Head, *, version: str = __version__) -> None:
         self.told: list[str] = []
         self.let_in: asyncio.Queue[NodeHello] = asyncio.Queue()
         self.parts = QuietPart(directory)
-        self._directory, self._keys, self._then = directory, keys, then
+        self._directory, self._keys, self._then, self._version = directory, keys, then, version
         (directory / "sock").touch()
 
     @contextlib.asynccontextmanager
     async def slot(self) -> AsyncIterator[PartSlot]:
         """That comes to this head."""
         server = await asyncio.start_server(self._meet, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        world = SlotWorld(
-            "127.0.0.1", port, KEY, self._directory, self.parts, "test-places", self._directory / "sock",
-            self.told.append,
-        )  # fmt: skip
-        slot = PartSlot(world, 0)
+        slot = self.place(server.sockets[0].getsockname()[1])
         async with server, asyncio.TaskGroup() as group, asyncio.timeout(WAIT_S):
             running = group.create_task(slot.run(), name="slot")
             yield slot
             running.cancel()
         slot.close()
+
+    def place(self, port: int) -> PartSlot:
+        """That comes to whoever listens there."""
+        world = SlotWorld(
+            "127.0.0.1", port, KEY, self._directory, self.parts, "test-places", self._directory / "sock",
+            self.told.append,
+        )  # fmt: skip
+        return PartSlot(world, 0)
 
     async def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         key, salt = self._keys.pop(0) if self._keys else KEY, new_salt()
@@ -88,7 +93,7 @@ class Meetings:
             seal = Seal(key, salt + salt_of(await reader.readexactly(FRONT_BYTES)), is_head=True)
             stream = SealedStream(reader, writer, seal)
             writer.write(greeting(salt))
-            await stream.send(HeadHello(__version__))
+            await stream.send(HeadHello(self._version))
             self.let_in.put_nowait(await stream.receive())
             await self._then(stream)
 
@@ -102,7 +107,54 @@ async def test_stranger_between_two_meetings_does_not_end_a_node(tmp_path: Path)
     async with head.slot():
         await head.let_in.get()
         await head.let_in.get()
-    assert any("unauthentic" in text for text in head.told)
+    assert any("has another node key than before" in text for text in head.told)
+
+
+async def test_reason_of_a_refusal_is_told_once_and_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a door where as many wait as may."""
+    monkeypatch.setattr("dilocoxd.daemon.node.slot.RETRY_S", 0.01)
+    monkeypatch.setattr("dilocoxd.daemon.head.door.WAITING_MAX", 0)
+    door = NodeDoor("127.0.0.1", free_port(), KEY, "this start")
+    door.listen()
+    head = Meetings(tmp_path, [], nothing)
+    async with asyncio.TaskGroup() as group, asyncio.timeout(WAIT_S):
+        tasks = [group.create_task(work) for work in (door.serve(), head.place(door.address[1]).run())]
+        while door.refused < 3:
+            await asyncio.sleep(0.01)
+        for task in tasks:
+            task.cancel()
+    (told,) = head.told
+    assert told.endswith(
+        "(it refuses this place: 0 places of nodes wait there, as many as may; start nodes with fewer)"
+    )
+
+
+async def test_head_of_another_version_ends_the_node_with_one_sentence(tmp_path: Path) -> None:
+    head = Meetings(tmp_path, [], nothing, version="0.0.9")
+    with pytest.raises(ExceptionGroup) as ended:
+        async with head.slot():
+            await asyncio.Event().wait()
+    error = first_error(ended.value)
+    assert isinstance(error, ConfigError) and error.exit_code == 78
+    assert f"the head runs dilocoxd 0.0.9, this node {__version__}; install the same version" in str(error)
+
+
+async def test_what_is_no_head_is_told(tmp_path: Path) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n")
+            await reader.read()
+
+    head = Meetings(tmp_path, [], nothing)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, asyncio.TaskGroup() as group, asyncio.timeout(WAIT_S):
+        running = group.create_task(head.place(server.sockets[0].getsockname()[1]).run())
+        while not head.told:
+            await asyncio.sleep(0.01)
+        running.cancel()
+    assert "what answers there is no head" in head.told[0]
 
 
 async def test_note_that_cannot_be_written_is_told_to_the_head_and_ends_no_node(tmp_path: Path) -> None:
