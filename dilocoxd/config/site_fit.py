@@ -98,6 +98,8 @@ def _tensor_problems(manifest: Manifest, tensor: int) -> Iterator[str]:
     for name in ("num_heads", "num_kv_heads", "intermediate_size"):
         if getattr(model, name) % tensor:
             yield f"{text} does not divide model.{name} = {getattr(model, name)}; choose a divisor"
+    if -(-model.vocab_size // tensor) * (tensor - 1) >= model.vocab_size:
+        yield f"{text} leaves a process without any token of model.vocab_size = {model.vocab_size}; choose a lower one"
 
 
 def _dtype_problems(manifest: Manifest, parallel: ParallelSection) -> Iterator[str]:

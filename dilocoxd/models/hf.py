@@ -79,6 +79,11 @@ class HfStage(StageModule):
         out: Tensor = self.base(inputs_embeds=hidden, position_ids=positions_BT, use_cache=False).last_hidden_state
         return self.output(out, targets_BT)
 
+    def token_matrices(self) -> Iterator[tuple[nn.Module, str]]:
+        """Embedding and head."""
+        embedding = self.base.embed_tokens if self.span.is_first else None
+        return ((module, "weight") for module in (embedding, self.lm_head) if module is not None)
+
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """The head."""
         assert self.lm_head is not None

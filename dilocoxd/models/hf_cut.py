@@ -23,7 +23,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.models.cut import StageSpan
 from dilocoxd.models.lora import FROZEN, MARK, adapt, freeze
-from dilocoxd.models.stage import StageModule
+from dilocoxd.models.stage import StageModule, rows_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +150,15 @@ class CutStage(StageModule):
         hidden: Tensor = self.base(**inputs, use_cache=False).last_hidden_state
         return self.output(hidden, targets_BT)
 
+    def token_matrices(self) -> Iterator[tuple[nn.Module, str]]:
+        """Embedding and head, or the copy of a tied one."""
+        if self.span.is_first:
+            yield getattr(self.base, self._names.embedding), "weight"
+        if self.lm_head is not None:
+            yield self.lm_head, "weight"
+        if self.tied_copy is not None:
+            yield self, "tied_copy"
+
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """The head, or the embedding where both are one, and the family's cap."""
         if self.lm_head is not None:
@@ -158,7 +167,7 @@ class CutStage(StageModule):
             weight = self.tied_copy
             if weight is None:
                 weight = getattr(self.base, self._names.embedding).weight
-            logits = functional.linear(hidden_BTD, weight)
+            logits = functional.linear(hidden_BTD, rows_here(weight))
         return torch.tanh(logits / self._cap) * self._cap if self._cap else logits
 
     def new_cache(self) -> Any:

@@ -157,6 +157,10 @@ class NativeStage(StageModule):
         """Ids or hidden states in, hidden states, logits or the sum of losses out."""
         return self.output(self._hidden(x, [None] * len(self.layers), positions_BT), targets_BT)
 
+    def token_matrices(self) -> Iterator[tuple[nn.Module, str]]:
+        """Embedding and head."""
+        return ((module, "weight") for module in (self.embed_tokens, self.lm_head) if module is not None)
+
     def logits(self, hidden_BTD: Tensor) -> Tensor:
         """The head."""
         assert self.lm_head is not None

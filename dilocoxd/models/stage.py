@@ -22,6 +22,21 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.models.cut import StageSpan
 
 
+class Vocabulary:
+    """How a last stage makes a loss of logits: here all of them are on this rank, and nobody else has any."""
+
+    is_whole: ClassVar[bool] = True
+    """Whether this rank has the logits of all tokens."""
+
+    def entered(self, hidden: Tensor) -> Tensor:
+        """Hidden states on their way to the head."""
+        return hidden
+
+    def summed_loss(self, logits_NV: Tensor, targets_N: Tensor) -> Tensor:
+        """Sum of the cross entropies in nats over the targets that count, float32 []; logits are float32."""
+        return functional.cross_entropy(logits_NV, targets_N, reduction="sum")
+
+
 class StageModule(nn.Module):
     """One slice of a decoder: token ids or hidden states in, hidden states or logits out.
 
@@ -40,7 +55,10 @@ class StageModule(nn.Module):
     it returns `summed_loss`."""
 
     loss_chunk_tokens: int = 0
-    """Positions that have logits at a time in `summed_loss`."""
+    """Positions that have logits at a time in `summed_loss`; 0: all."""
+
+    vocabulary: Vocabulary = Vocabulary()
+    """Where the logits of a last stage are."""
 
     def global_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of this stage under their global names, in canonical order."""
@@ -59,14 +77,20 @@ class StageModule(nn.Module):
         `summed_loss` if it was given targets."""
         if not self.span.is_last:
             return hidden_BTD
-        return self.logits(hidden_BTD) if targets_BT is None else self.summed_loss(hidden_BTD, targets_BT)
+        if targets_BT is not None:
+            return self.summed_loss(hidden_BTD, targets_BT)
+        assert self.vocabulary.is_whole, "logits are nowhere whole"
+        return self.logits(hidden_BTD)
 
     def summed_loss(self, hidden_BTD: Tensor, targets_BT: Tensor) -> Tensor:
         """Sum of the cross entropies in nats over the targets that count, float32 [].
 
         Differs from that of all logits at once by the order of the sum.
         """
-        hidden_ND, targets_N, size = hidden_BTD.flatten(0, 1), targets_BT.flatten(), self.loss_chunk_tokens
+        hidden_ND, targets_N = self.vocabulary.entered(hidden_BTD).flatten(0, 1), targets_BT.flatten()
+        size = self.loss_chunk_tokens
+        if not size:
+            return self._loss_of_piece(hidden_ND, targets_N)
         losses = [
             checkpoint(
                 self._loss_of_piece,
@@ -80,7 +104,7 @@ class StageModule(nn.Module):
         return torch.stack(losses).sum()
 
     def _loss_of_piece(self, hidden_ND: Tensor, targets_N: Tensor) -> Tensor:
-        return functional.cross_entropy(self.logits(hidden_ND).float(), targets_N, reduction="sum")
+        return self.vocabulary.summed_loss(self.logits(hidden_ND).float(), targets_N)
 
     def frozen_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Parameters of a model under an adapter, under their global names: in no layout, read from files."""
@@ -92,6 +116,11 @@ class StageModule(nn.Module):
             f"{type(self).__name__} does not say what its blocks are, which parallel.shard, parallel.replicate and"
             " activation_checkpointing need; leave these at their defaults"
         )
+
+    def token_matrices(self) -> Iterator[tuple[nn.Module, str]]:
+        """Matrices with a row for each token that this stage looks up or makes logits with: the module of each, and its
+        name there. A tied one is there once."""
+        return iter(())
 
     def borrowed_embedding(self) -> nn.Parameter | None:
         """Of a last stage with tied embeddings that is not the first: its copy of the first stage's parameter.
@@ -124,6 +153,13 @@ class StageModule(nn.Module):
             for name, param in module.named_parameters(recurse=False):
                 empty = torch.empty(param.shape, dtype=param.dtype, device=device)
                 module.register_parameter(name, nn.Parameter(empty))
+
+
+def rows_here(weight: Tensor) -> Tensor:
+    """Of a matrix whose rows lie on several ranks (torch's DTensor) those that lie here, with their gradient."""
+    cut: Any = weight
+    here: Tensor = cut.to_local() if hasattr(weight, "to_local") else weight
+    return here
 
 
 def positions_of(ids_BT: Tensor, end: int) -> Tensor:

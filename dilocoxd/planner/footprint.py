@@ -82,12 +82,8 @@ def _slice(plan: OuterPlan, span: StageSpan) -> Slice:
     trained, frozen = _stage_numel(plan.layout.params, span), 0
     if plan.manifest.lora.rank:
         frozen = _stage_numel(param_specs(ModelConfig.from_section(plan.manifest.model)), span)
-    matrices = _stage_numel((param for param in plan.layout.params if _is_matrix_of_block(param)), span)
+    matrices = _stage_numel((param for param in plan.layout.params if len(param.shape) == 2), span)
     return Slice(trained, frozen, span.end_layer - span.first_layer, span.is_last, matrices)
-
-
-def _is_matrix_of_block(param: ParamSpec) -> bool:
-    return len(param.shape) == 2 and group_key(param.name).rpartition(".")[2].isdecimal()
 
 
 def _stage_numel(params: Iterable[ParamSpec], span: StageSpan) -> int:

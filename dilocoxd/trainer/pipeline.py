@@ -48,7 +48,7 @@ class PipelineConfig:
     shard: int = 1
     """Ranks that hold each stage in parts; each has its part of the batch."""
     tensor: int = 1
-    """Ranks that compute each block together, on the same part of the batch."""
+    """Ranks that compute each block, embedding and head together, on the same part of the batch."""
     is_checkpointed: bool = False
     """Whether blocks are computed again in the backward pass."""
     loss_chunk_tokens: int = 0
@@ -104,6 +104,11 @@ class PipelineConfig:
     def has_copies(self) -> bool:
         """Whether some parameters lie on several ranks."""
         return self.replicate > 1 or self.tensor > 1
+
+    @property
+    def gives_loss(self) -> bool:
+        """Whether the last stage is told the targets and makes the loss itself, for nowhere are all logits."""
+        return self.loss_chunk_tokens > 0 or self.tensor > 1
 
     @property
     def num_stages(self) -> int:
@@ -259,7 +264,7 @@ class Pipeline:
         known = {}
         if self._document_end is not None:
             known["positions_BT"] = positions_of(ids_BT, self._document_end).to(self.device)
-        if self.config.loss_chunk_tokens and self.has_last:
+        if self.config.gives_loss and self.has_last:
             known["targets_BT"] = targets_BT.to(self.device)
         return known
 
@@ -368,7 +373,7 @@ class Pipeline:
         hidden = torch.empty((*ids.shape, width), dtype=self._hidden_dtype, device="meta", requires_grad=True)
         logits_dtype = torch.bfloat16 if self.config.is_bfloat16 else torch.float32
         logits = torch.empty((*ids.shape, self.model.vocab_size), dtype=logits_dtype, device="meta", requires_grad=True)
-        if self.config.loss_chunk_tokens:
+        if self.config.gives_loss:
             logits = torch.empty((), device="meta", requires_grad=True)
         is_last = index == self.config.num_stages - 1
         return TimedStage(

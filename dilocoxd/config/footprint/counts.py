@@ -39,7 +39,7 @@ class Slice:
     is_last: bool
     """Whether the head is here."""
     matrices: int
-    """Of the trained ones those in matrices of blocks, which `parallel.tensor` divides."""
+    """Of the trained ones those in matrices, which `parallel.tensor` divides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ def counted(manifest: Manifest, shape: SiteShape) -> Counts:
 def _slices(manifest: Manifest, shape: SiteShape, trained: int, frozen: int) -> tuple[Slice, ...]:
     """As the site cuts; else even ones: the plan gives the last one fewer blocks, because the head costs time."""
     count, layers = shape.stages * shape.slices_per_process, manifest.model.num_layers
-    of_block = sum(rows * columns for rows, columns in _block_matrices(manifest).values())
     even = [layers * (index + 1) // count - layers * index // count for index in range(count)]
     first, found = 0.0, []
     for index, number in enumerate(shape.layers or even):
         share = number / layers if shape.layers else 1 / count
         end = first + share
         here, under = (round(numel * end) - round(numel * first) for numel in (trained, frozen))
-        found.append(Slice(here, under, number, index == count - 1, min(here, number * of_block)))
+        # Vectors are not counted by formula: what a model has besides matrices is next to nothing.
+        found.append(Slice(here, under, number, index == count - 1, matrices=here))
         first = end
     return tuple(found)
 

@@ -122,7 +122,7 @@ def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteSha
     else:
         of_blocks = in_flight * one.layers * block
     with_logits = min(tokens, shape.loss_chunk_tokens or tokens) if one.is_last else 0
-    return tokens * of_blocks + with_logits * LOGITS_BYTES * model.vocab_size
+    return tokens * of_blocks + with_logits * LOGITS_BYTES * -(-model.vocab_size // shape.tensor)
 
 
 def _in_flight(shape: SiteShape, microbatches: int, index: int) -> int:

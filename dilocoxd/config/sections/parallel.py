@@ -46,11 +46,11 @@ class ParallelSection(Section):
     tensor: Annotated[
         int,
         knob(
-            "Processes that compute each layer together: heads and units are divided among them, not the batch. Must"
-            " divide model.num_heads, num_kv_heads and intermediate_size.",
+            "Processes that compute each layer together: heads, units and vocabulary are divided among them, not the"
+            " batch. Must divide model.num_heads, num_kv_heads and intermediate_size.",
             unit="processes",
-            cost="two sums of hidden states for each layer in each pass: a very fast link is needed; embedding, head"
-            " and norms are whole in each.",
+            cost="two sums of hidden states for each layer in each pass: a very fast link is needed; norms are whole in"
+            " each.",
             ge=1,
             le=1024,
         ),

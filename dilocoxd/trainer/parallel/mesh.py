@@ -1,8 +1,8 @@
 """Where a rank stands in its site, and how a stage is cut among the ranks that share it.
 
 Ranks are numbered pipeline > replicate > shard > tensor, the last fastest: those of one stage are neighbours. Cutting
-is torch's: first single matrices (tensor.py), then what is left of each block by fully_shard, so that one block at a
-time is whole. Source: arXiv 2304.11277 (FSDP), design in docs/cluster.md.
+is torch's: first single matrices (tensor.py, vocabulary.py), then what is left of each block by fully_shard, so that
+one block at a time is whole. Source: arXiv 2304.11277 (FSDP), design in docs/cluster.md.
 """
 
 from __future__ import annotations
@@ -107,9 +107,11 @@ class SiteMesh:
         """
         if self._of_matrices is not None:
             from dilocoxd.trainer.parallel.tensor import cut_matrices
+            from dilocoxd.trainer.parallel.vocabulary import cut_vocabulary
 
             for block in stage.blocks():
                 cut_matrices(block, self._of_matrices)
+            cut_vocabulary(stage, self._of_matrices)
         if self._of_stage is None:
             stage.to(self._device)
             return

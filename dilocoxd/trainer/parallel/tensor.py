@@ -1,8 +1,8 @@
 """Tensor parallel layers: several ranks compute each block together, each with some of its heads and of its units.
 
 Of projections into heads and units each rank holds rows, of those back into the hidden state columns: two sums over the
-ranks in a forward pass, two in a backward pass (arXiv 1909.08053). Norms, embedding and head are whole on each rank,
-and so is the hidden state between the blocks. For which families: config/sections/parallel.py.
+ranks in a forward pass, two in a backward pass (arXiv 1909.08053). Norms are whole on each rank, and so is the hidden
+state between the blocks; embedding and head: vocabulary.py. For which families: config/site_fit.py.
 """
 
 from __future__ import annotations

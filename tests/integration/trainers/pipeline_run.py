@@ -40,6 +40,8 @@ BATCH = 8
 CLIP = 0.5
 SIZES = {"vocab_size": 96, "hidden_size": 48, "num_layers": 4, "num_heads": 4, "num_kv_heads": 2,
          "intermediate_size": 66, "seq_len": 24}  # fmt: skip
+VARIANTS = {"deep": {"num_layers": 8}, "odd": {"vocab_size": 97}}
+"""odd: its vocabulary divides among no processes."""
 OPTIMIZER = OptimizerConfig(lr=3e-3, warmup_steps=1, total_steps=10, clip_norm=CLIP)
 
 
@@ -82,15 +84,15 @@ class Order:
 def model_config(kind: str) -> ModelConfig:
     """The model called `kind`, or, for hf:NAME, the one of this name in `FAMILY_CONFIGS`; for lora:NAME its adapter.
 
-    deep: the native one with twice the layers.
+    deep, odd: the native one with other sizes.
     """
     family, colon, name = kind.partition(":")
     if colon:
         table = FAMILY_CONFIGS[name]
         adapter = Adapter(4, 12.0) if family == "lora" else None
         return ModelConfig(adapter=adapter, kind="hf", seq_len=24, config=canonical_config(table), **sizes(table))  # type: ignore[arg-type]
-    if kind == "deep":
-        return ModelConfig(kind="native", **(SIZES | {"num_layers": 8}))  # type: ignore[arg-type]
+    if kind in VARIANTS:
+        return ModelConfig(kind="native", **(SIZES | VARIANTS[kind]))  # type: ignore[arg-type]
     return ModelConfig(kind=kind, **SIZES)  # type: ignore[arg-type]
 
 
@@ -139,7 +141,9 @@ def mean_of(pipeline: Pipeline, of: list[tuple[torch.Tensor, torch.Tensor]]) -> 
 
 def assert_copies_are_equal(pipeline: Pipeline) -> None:
     """What tensor parallel ranks all hold is the same on them to the bit: nothing makes it so but their arithmetic."""
-    whole = [local(param).flatten() for _, param in pipeline.parameters() if not is_cut_by_tensor(param)]
+    copied = [param for _, param in pipeline.parameters() if not is_cut_by_tensor(param)]
+    assert pipeline.place.tensor == 1 or all(param.dim() < 2 for param in copied), "matrices are cut"
+    whole = [local(param).flatten() for param in copied]
     place, found = pipeline.place, [None] * pipeline.config.world_size
     dist.all_gather_object(found, (place.rank // place.tensor, zlib.crc32(torch.cat(whole).numpy().tobytes())))
     assert len(set(found)) == len(found) // place.tensor, found

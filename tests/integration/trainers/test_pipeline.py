@@ -228,6 +228,8 @@ def test_every_layout_equals_the_plain_model(tmp_path: Path, forks: Forks, layou
 
 
 TENSOR2 = {"tensor": 2, "microbatches": 2}
+PP2_TENSOR2 = {**TENSOR2, "pipeline": 2}
+ZBV = {"schedule": "zbvzerobubble", "per_rank": 2, "microbatches": 4}
 MORE = pytest.mark.families
 """Beside others that say nearly as much: `make test-families`."""
 
@@ -236,11 +238,12 @@ MORE = pytest.mark.families
     "layout",
     [
         TENSOR2,
-        {**TENSOR2, "shard": 2},
+        {**TENSOR2, "shard": 2, "kind": "odd"},
         {**TENSOR2, "pipeline": 2, "kind": "hf:llama tied", "is_checkpointed": True},
         {**TENSOR2, "pipeline": 2, "schedule": "gpipe", "kind": "qwen3"},
         {**TENSOR2, "pipeline": 2, "schedule": "interleaved1f1b", "per_rank": 2, "loss_chunk": 7, "document_end": 40},
         pytest.param({**TENSOR2, "pipeline": 2}, marks=MORE),
+        pytest.param({**TENSOR2, "shard": 2}, marks=MORE),
         pytest.param({**TENSOR2, "pipeline": 2, "schedule": "gpipe", "is_checkpointed": True}, marks=MORE),
         pytest.param({**TENSOR2, "replicate": 2, "is_checkpointed": True}, marks=MORE),
         pytest.param({**TENSOR2, "shard": 2, "is_checkpointed": True, "kind": "hf:gemma3_text"}, marks=MORE),
@@ -250,9 +253,8 @@ MORE = pytest.mark.families
         pytest.param({**TENSOR2, "pipeline": 2, "kind": "hf:smollm3"}, marks=MORE),
         pytest.param({**TENSOR2, "kind": "hf:mistral window"}, marks=MORE),
         pytest.param({**TENSOR2, "pipeline": 2, "kind": "llama"}, marks=MORE),
-        pytest.param(
-            {**TENSOR2, "pipeline": 2, "schedule": "zbvzerobubble", "per_rank": 2, "microbatches": 4}, marks=MORE
-        ),
+        pytest.param({**PP2_TENSOR2, **ZBV}, marks=MORE),
+        pytest.param({**PP2_TENSOR2, **ZBV, "kind": "hf:gemma3_text"}, marks=MORE),
         pytest.param({**TENSOR2, "shard": 2, "is_compiled": True}, marks=(MORE, pytest.mark.compiled)),
     ],
     ids=lambda layout: "-".join(f"{name}={value}" for name, value in layout.items() if name != "microbatches"),

@@ -176,6 +176,8 @@ TIED = canonical_config(FAMILY_CONFIGS["llama tied"])
         ("hf", {"config": TIED}, ""),
         ("llama", {"num_kv_heads": 1}, "does not divide model.num_kv_heads = 1"),
         ("qwen3", {"intermediate_size": 97}, "does not divide model.intermediate_size = 97"),
+        ("llama", {"vocab_size": 2}, ""),
+        ("llama", {"vocab_size": 1}, "leaves a process without any token of model.vocab_size = 1; choose a lower one"),
         ("llama", {"extra": {"attention_bias": True}}, "the model has attention_bias"),
         (
             "hf",

@@ -11,6 +11,7 @@ from dilocoxd.cli.main import cli
 from dilocoxd.config.footprint.counts import counted
 from dilocoxd.config.footprint.estimate import (
     DAEMON_BYTES,
+    LOGITS_BYTES,
     PARAMETER_BYTES,
     PROCESS_BYTES,
     VALUE_BYTES,
@@ -294,7 +295,7 @@ def test_shards_divide_what_a_trainer_holds_and_replicas_do_not() -> None:
     assert copies.node_bytes > shards.node_bytes
 
 
-def test_tensor_divides_matrices_of_blocks_and_what_passes_through_them() -> None:
+def test_tensor_divides_matrices_and_what_passes_through_them() -> None:
     manifest = run_of("small")
     one, two, both = (
         footprint(manifest, SiteShape(1, 1, 2, tensor=tensor, shard=shard))
@@ -303,12 +304,14 @@ def test_tensor_divides_matrices_of_blocks_and_what_passes_through_them() -> Non
     model, tokens = manifest.model, manifest.inner.batch_sequences * manifest.model.seq_len
     kv = model.hidden_size * model.num_kv_heads // model.num_heads
     of_block = model.hidden_size * (2 * model.hidden_size + 2 * kv + 3 * model.intermediate_size)
+    of_ends = 2 * model.vocab_size * model.hidden_size
     activations = (
         VALUE_BYTES[manifest.inner.dtype] * tokens * (2 * model.hidden_size + 2 * kv + 4 * model.intermediate_size)
     )
-    halved = model.num_layers * (PARAMETER_BYTES[manifest.inner.optimizer] * of_block + activations) / 2
+    matrices = PARAMETER_BYTES[manifest.inner.optimizer] * (model.num_layers * of_block + of_ends)
+    halved = (matrices + model.num_layers * activations + LOGITS_BYTES * tokens * model.vocab_size) / 2
     assert one.trainer_bytes - two.trainer_bytes == pytest.approx(halved, rel=1e-6)
-    assert two.node_bytes > one.node_bytes, "norms, embedding and head are there twice"
+    assert two.node_bytes > one.node_bytes, "norms and what goes into them are there twice"
     assert both.trainer_bytes < two.trainer_bytes
     again = footprint(manifest, SiteShape(1, 1, 2, is_checkpointed=True))
     assert again.trainer_bytes < one.trainer_bytes
