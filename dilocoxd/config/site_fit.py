@@ -15,7 +15,7 @@ from dilocoxd.config.tokens.files import files_of
 from dilocoxd.errors import ConfigError
 
 _CUTS: Final = (
-    *("pipeline", "shard", "replicate", "tensor", "stages_per_process", "activation_checkpointing"),
+    *("pipeline", "shard", "replicate", "tensor", "sequence", "stages_per_process", "activation_checkpointing"),
     *("loss_chunk_tokens", "dtype", "traffic", "compile", "layers_per_stage", "measured_cut"),
 )
 """Fields of [parallel] that say how trainers cut a model and compute it."""
@@ -75,14 +75,15 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
         found.append(
             f"a batch{each} does not divide into {microbatches} microbatches; choose another parallel.microbatches"
         )
-    found += _tensor_problems(manifest, parallel.tensor)
+    found += _tensor_problems(manifest, parallel)
     found += _stages_on_nodes_problems(manifest, site)
     return [*found, *_outer_parts_problems(site), *_uploads_problems(site)]
 
 
-def _tensor_problems(manifest: Manifest, tensor: int) -> Iterator[str]:
+def _tensor_problems(manifest: Manifest, parallel: ParallelSection) -> Iterator[str]:
     """Whose layers several processes cannot compute together."""
-    model, text = manifest.model, f"parallel.tensor = {tensor}"
+    model, tensor = manifest.model, parallel.tensor
+    text = f"parallel.tensor = {tensor}"
     if tensor == 1:
         return
     table = parse_config(model.config) if model.kind == "hf" else model.extra
@@ -100,6 +101,11 @@ def _tensor_problems(manifest: Manifest, tensor: int) -> Iterator[str]:
             yield f"{text} does not divide model.{name} = {getattr(model, name)}; choose a divisor"
     if -(-model.vocab_size // tensor) * (tensor - 1) >= model.vocab_size:
         yield f"{text} leaves a process without any token of model.vocab_size = {model.vocab_size}; choose a lower one"
+    if parallel.sequence and model.seq_len % tensor:
+        yield (
+            f"parallel.sequence = true, but {text} does not divide model.seq_len = {model.seq_len}; choose a divisor,"
+            " or set parallel.sequence to false"
+        )
 
 
 def _dtype_problems(manifest: Manifest, parallel: ParallelSection) -> Iterator[str]:

@@ -59,6 +59,8 @@ class PipelineConfig:
     """Whether blocks are compiled (torch.compile)."""
     layers: tuple[int, ...] = ()
     """Of each stage; empty: as arithmetic says."""
+    is_sequence_cut: bool = False
+    """Whether the ranks along `tensor` have some positions each between the matrices of a block."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for combinations that torch's schedules cannot run or that are not known to be exact."""
@@ -178,7 +180,8 @@ class Pipeline:
         self._document_end = document_end
         self.place = MeshPlace(dist.get_rank(), config.num_ranks, config.replicate, config.shard, config.tensor)
         self.control = dist.new_group(backend="gloo")
-        self._mesh = SiteMesh(self.place, device) if self.place.in_stage > 1 else None
+        has_mesh = self.place.in_stage > 1
+        self._mesh = SiteMesh(self.place, device, is_sequence_cut=config.is_sequence_cut) if has_mesh else None
         spans = cut_stages(model, config.num_stages, config.layers)
         layers = [span.end_layer - span.first_layer for span in spans]
         self.pace = StagePace(model, config.order, layers, config.num_microbatches)
@@ -254,7 +257,7 @@ class Pipeline:
             self._schedule.step(*inputs, return_outputs=False, **targets, **self._known(ids_BT, targets_BT))
         self._tied.bring_home_gradient()
         if self._mesh is not None:
-            self._mesh.sum_head_gradients(self.parameters())
+            self._mesh.sum_gradients_of_parts()
         if not losses or self.place.slice:
             return torch.zeros((), device=self.device)
         return torch.stack(losses).mean().detach() / self.config.readers

@@ -108,6 +108,7 @@ def make_settings(manifest: Manifest, site: SiteConfig, *, data_stream: str) -> 
             is_narrow=site.parallel.traffic == "bfloat16",
             is_compiled=site.parallel.compile,
             layers=site.parallel.layers_per_stage,
+            is_sequence_cut=site.parallel.sequence,
         ),
         optimizer=OptimizerConfig(
             lr=inner.lr,

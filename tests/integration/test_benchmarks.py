@@ -43,6 +43,7 @@ SHORTEST = {
     "models.compiled": "--once --here small float32",
     "models.layouts": "--steps 1 --blocks 1",
     "models.logits": "--once",
+    "models.parts": "--once",
     "outer.niceness": "--nices 5 --blocks 1 --rounds 2 --inner-steps 4 --hidden-size 128",
     "outer.step": "--model tiny --rounds 2",
     "outer_parts": "--model tiny --rounds 1 --segment-elements-max 4096",

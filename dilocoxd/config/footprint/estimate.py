@@ -116,9 +116,10 @@ def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteSha
     microbatches = shape.microbatches or inner.microbatches
     tokens = max(1, (shape.batch_sequences or inner.batch_sequences) // shape.readers // microbatches) * model.seq_len
     in_flight = _in_flight(shape, microbatches, index)
-    block = VALUE_BYTES[shape.dtype or inner.dtype] * _block_values(manifest, shape.tensor)
+    block = VALUE_BYTES[shape.dtype or inner.dtype] * _block_values(manifest, shape)
+    positions = shape.tensor if shape.is_sequence_cut else 1
     if shape.is_checkpointed:
-        of_blocks = in_flight * one.layers * FLOAT_BYTES * model.hidden_size + block
+        of_blocks = in_flight * one.layers * FLOAT_BYTES * model.hidden_size // positions + block
     else:
         of_blocks = in_flight * one.layers * block
     with_logits = min(tokens, shape.loss_chunk_tokens or tokens) if one.is_last else 0
@@ -143,13 +144,14 @@ def _in_flight(shape: SiteShape, microbatches: int, index: int) -> int:
     return min(microbatches, -(-ahead // shape.slices_per_process))
 
 
-def _block_values(manifest: Manifest, tensor: int) -> int:
+def _block_values(manifest: Manifest, shape: SiteShape) -> int:
     """What the backward pass of a LLaMA-shaped block keeps for each token; the attention matrix is never stored.
 
     Two norms keep three values each for a unit of width (their input, it scaled, their output), attention its queries
     and its result, the feed-forward part four for a unit of its own width. Of tensor parallel layers each process has
-    some of the heads and units, and the norms whole.
+    some of the heads and units, and the norms whole; with positions cut of the norms only what goes into the matrices.
     """
-    model = manifest.model
+    model, tensor = manifest.model, shape.tensor
     kv = model.hidden_size * model.num_kv_heads // model.num_heads
-    return 6 * model.hidden_size + (2 * model.hidden_size + 2 * kv + 4 * model.intermediate_size) // tensor
+    of_norms = 2 * model.hidden_size + 4 * model.hidden_size // (tensor if shape.is_sequence_cut else 1)
+    return of_norms + (2 * model.hidden_size + 2 * kv + 4 * model.intermediate_size) // tensor

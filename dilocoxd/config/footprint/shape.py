@@ -46,6 +46,8 @@ class SiteShape:
     """Whether blocks are gathered in 16 bits."""
     layers: tuple[int, ...] = ()
     """Of each slice; empty: equal arithmetic."""
+    is_sequence_cut: bool = False
+    """Whether the processes of `tensor` divide positions, too."""
 
     @property
     def readers(self) -> int:
@@ -91,4 +93,5 @@ def shape_of(manifest: Manifest, site: SiteConfig | None, num_sites: int = 2) ->
         parallel.dtype,
         parallel.traffic == "bfloat16",
         parallel.layers_per_stage,
+        parallel.sequence,
     )

@@ -55,6 +55,15 @@ class ParallelSection(Section):
             le=1024,
         ),
     ] = 1
+    sequence: Annotated[
+        bool,
+        knob(
+            "Under tensor, divide positions as well between the matrices of a layer: each process has norms and"
+            " residual stream of some of them. tensor must divide model.seq_len.",
+            unit="switch",
+            cost="one gather of hidden states more for each stage in each pass; each sum is made in two halves.",
+        ),
+    ] = False
     activation_checkpointing: Annotated[
         Literal["none", "block"],
         knob(
@@ -188,6 +197,11 @@ class ParallelSection(Section):
             raise ValueError(
                 f"parallel.backend = '{self.backend}' does not go with parallel.device = '{self.device}';"
                 " use gloo with cpu, nccl with cuda"
+            )
+        if self.sequence and self.tensor == 1:
+            raise ValueError(
+                "parallel.sequence = true divides positions among the processes of parallel.tensor, and that is 1; set"
+                " parallel.tensor to 2 or more, or parallel.sequence to false"
             )
         if self.ranks > RANKS_MAX:
             raise ValueError(

@@ -81,8 +81,8 @@ ALONE: Final = MeshPlace(0)
 class SiteMesh:
     """Process groups of a site whose stages are shared by several ranks. A collective call of all ranks."""
 
-    def __init__(self, place: MeshPlace, device: torch.device) -> None:
-        """Needs the default process group."""
+    def __init__(self, place: MeshPlace, device: torch.device, *, is_sequence_cut: bool = False) -> None:
+        """Needs the default process group. `is_sequence_cut`: ranks along `tensor` divide positions, too."""
         # Only here: a site without shards or replicas never loads DTensor, half of torch's import time again.
         from torch.distributed.device_mesh import init_device_mesh
 
@@ -93,6 +93,8 @@ class SiteMesh:
         self.pipeline_group: Any = mesh["pipeline"].get_group()
         self._device = device
         self._of_matrices: Any = mesh[TENSOR] if place.tensor > 1 else None
+        self._is_sequence_cut = is_sequence_cut
+        self._used_in_parts: list[nn.Parameter] = []
         self._of_stage: Any = None
         if place.readers > 1:
             self._of_stage = mesh["replicate", "shard"] if place.replicate > 1 else mesh["shard"]
@@ -106,15 +108,30 @@ class SiteMesh:
         Raises ConfigError if tensor parallel layers cannot be made of the stage's blocks.
         """
         if self._of_matrices is not None:
-            from dilocoxd.trainer.parallel.tensor import cut_matrices
-            from dilocoxd.trainer.parallel.vocabulary import cut_vocabulary
-
-            for block in stage.blocks():
-                cut_matrices(block, self._of_matrices)
-            cut_vocabulary(stage, self._of_matrices)
+            self._cut_among_slices(stage)
         if self._of_stage is None:
             stage.to(self._device)
-            return
+        else:
+            self._cut_among_shards(stage, of_blocks)
+        if self._of_matrices is not None:
+            from dilocoxd.trainer.parallel.tensor import used_in_parts
+
+            # Only now: what cuts them makes other parameters of them.
+            for block in stage.blocks():
+                self._used_in_parts += used_in_parts(block, are_positions_cut=self._is_sequence_cut)
+
+    def _cut_among_slices(self, stage: StageModule) -> None:
+        from dilocoxd.trainer.parallel.tensor import cut_matrices, cut_positions
+        from dilocoxd.trainer.parallel.vocabulary import cut_vocabulary
+
+        blocks = list(stage.blocks())
+        for block in blocks:
+            cut_matrices(block, self._of_matrices, are_positions_cut=self._is_sequence_cut)
+        if self._is_sequence_cut:
+            cut_positions(blocks, self._of_matrices)
+        cut_vocabulary(stage, self._of_matrices)
+
+    def _cut_among_shards(self, stage: StageModule, of_blocks: Any | None) -> None:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         plain = MixedPrecisionPolicy()
@@ -129,12 +146,12 @@ class SiteMesh:
         if self._of_matrices is not None:
             dist.barrier(self._of_matrices.get_group())
 
-    def sum_head_gradients(self, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    def sum_gradients_of_parts(self) -> None:
         """What tensor parallel layers leave in parts of gradients becomes whole. A collective call of their ranks."""
         if self._of_matrices is not None:
-            from dilocoxd.trainer.parallel.tensor import sum_head_gradients
+            from dilocoxd.trainer.parallel.tensor import sum_gradients
 
-            sum_head_gradients(named, self._of_matrices.get_group())
+            sum_gradients(self._used_in_parts, self._of_matrices.get_group())
 
 
 def gather_gradients_at(stage: StageModule, *, is_last: bool) -> None:

@@ -112,7 +112,7 @@ class _Summed(torch.autograd.Function):
         return part
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient, None
 
 
@@ -125,7 +125,7 @@ class _Shared(torch.autograd.Function):
         return whole.view_as(whole)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=ctx.group)
         return total, None
@@ -152,7 +152,7 @@ class _CrossEntropy(torch.autograd.Function):
         return (sums[0].log() - sums[1]).masked_fill(~counts_N, 0.0).sum()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
         softmax_NV, here_N, is_here_N, counts_N = ctx.saved_tensors
         of_logits_NV = softmax_NV * (counts_N * gradient).unsqueeze(1)
         at_target_N = (is_here_N * -gradient).unsqueeze(1)

@@ -31,8 +31,8 @@ RANKS = 4
 LAYOUTS: tuple[dict[str, int | str], ...] = (
     {"parallel.pipeline": 2, "parallel.replicate": 1, "parallel.shard": 2, "workers.outer_parts": 3},
     {"parallel.pipeline": 1, "parallel.replicate": 2, "parallel.shard": 2, "workers.outer_parts": 1},
-    {"parallel.replicate": 1, "parallel.shard": 2, "parallel.tensor": 2, "workers.outer_parts": 2,
-     "parallel.dtype": "bfloat16"},
+    {"parallel.replicate": 1, "parallel.shard": 2, "parallel.tensor": 2, "parallel.sequence": "true",
+     "workers.outer_parts": 2, "parallel.dtype": "bfloat16"},
 )  # fmt: skip
 
 

@@ -66,6 +66,7 @@ class Order:
     is_narrow: bool = False
     is_compiled: bool = False
     layers: tuple[int, ...] = ()
+    is_sequence_cut: bool = False
     first: int = 0
     last: int = STEPS
     checkpoints: str = ""
@@ -161,7 +162,7 @@ def run(order: Order) -> None:
     config = PipelineConfig(
         order.pipeline, order.schedule, order.per_rank, BATCH, order.microbatches, order.dtype == "bfloat16",
         order.replicate, order.shard, order.tensor, order.is_checkpointed, order.loss_chunk, order.is_narrow,
-        order.is_compiled, tuple(order.layers),
+        order.is_compiled, tuple(order.layers), order.is_sequence_cut,
     )  # fmt: skip
     pipeline = Pipeline(model_config(order.kind), config, device=torch.device("cpu"), document_end=order.document_end)
     fill_frozen(pipeline.modules, FrozenValues(), place_of)

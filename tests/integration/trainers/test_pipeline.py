@@ -240,8 +240,19 @@ MORE = pytest.mark.families
         TENSOR2,
         {**TENSOR2, "shard": 2, "kind": "odd"},
         {**TENSOR2, "pipeline": 2, "kind": "hf:llama tied", "is_checkpointed": True},
-        {**TENSOR2, "pipeline": 2, "schedule": "gpipe", "kind": "qwen3"},
+        {**TENSOR2, "pipeline": 2, "schedule": "gpipe", "kind": "qwen3", "is_sequence_cut": True},
+        {**TENSOR2, "is_checkpointed": True, "kind": "hf:gemma3_text", "is_sequence_cut": True},
         {**TENSOR2, "pipeline": 2, "schedule": "interleaved1f1b", "per_rank": 2, "loss_chunk": 7, "document_end": 40},
+        pytest.param({**TENSOR2, "pipeline": 2, "schedule": "gpipe", "kind": "qwen3"}, marks=MORE),
+        pytest.param({**TENSOR2, "is_sequence_cut": True, "kind": "odd"}, marks=MORE),
+        pytest.param({**TENSOR2, "shard": 2, "is_sequence_cut": True, "document_end": 40}, marks=MORE),
+        pytest.param({**TENSOR2, "replicate": 2, "is_sequence_cut": True, "is_checkpointed": True}, marks=MORE),
+        pytest.param({**PP2_TENSOR2, "is_sequence_cut": True, "kind": "hf:llama tied"}, marks=MORE),
+        pytest.param({**PP2_TENSOR2, "is_sequence_cut": True, **ZBV}, marks=MORE),
+        pytest.param({**TENSOR2, "is_sequence_cut": True, "kind": "hf:smollm3", "loss_chunk": 7}, marks=MORE),
+        pytest.param(
+            {**TENSOR2, "shard": 2, "is_sequence_cut": True, "is_compiled": True}, marks=(MORE, pytest.mark.compiled)
+        ),
         pytest.param({**TENSOR2, "pipeline": 2}, marks=MORE),
         pytest.param({**TENSOR2, "shard": 2}, marks=MORE),
         pytest.param({**TENSOR2, "pipeline": 2, "schedule": "gpipe", "is_checkpointed": True}, marks=MORE),
@@ -314,10 +325,11 @@ def test_compiled_blocks_change_nothing(tmp_path: Path, forks: Forks, layout: di
     [
         {"pipeline": 2},
         PP2_SHARD2,
-        {**TENSOR2, "pipeline": 2, "is_checkpointed": True},
+        {**PP2_TENSOR2, "is_checkpointed": True, "is_sequence_cut": True},
+        pytest.param({**PP2_TENSOR2, "is_checkpointed": True}, marks=MORE),
         pytest.param({**TENSOR2, "shard": 2}, marks=MORE),
     ],
-    ids=["pipeline", "pipeline-and-shard", "pipeline-and-tensor", "tensor-and-shard"],
+    ids=["pipeline", "pipeline-and-shard", "pipeline-and-sequence", "pipeline-and-tensor", "tensor-and-shard"],
 )
 def test_bfloat16_stays_near_float32(tmp_path: Path, forks: Forks, layout: dict[str, Any]) -> None:
     found = run(forks, tmp_path / "out", dtype="bfloat16", **layout)

@@ -196,6 +196,16 @@ def test_layers_that_cannot_be_computed_together_are_refused(kind: str, fields: 
     assert not site_problems(plain.model_copy(update={"model": model}), site())
 
 
+def test_positions_that_do_not_divide_are_refused_and_what_the_sentence_says_is_taken() -> None:
+    plain = new_manifest("tiny", {})
+    odd = plain.model_copy(update={"model": plain.model.model_copy(update={"seq_len": 33})})
+    (problem,) = site_problems(odd, site(tensor=2, sequence=True))
+    assert (
+        "parallel.tensor = 2 does not divide model.seq_len = 33; choose a divisor, or set parallel.sequence" in problem
+    )
+    assert site_problems(odd, site(tensor=2)) == site_problems(plain, site(tensor=2, sequence=True)) == []
+
+
 def test_adapter_is_not_cut_among_processes() -> None:
     plain = new_manifest("tiny", {})
     adapted = plain.model_copy(update={"lora": plain.lora.model_copy(update={"rank": 8})})

@@ -60,6 +60,7 @@ def test_lists_come_back_as_they_were(tmp_path: Path) -> None:
         ),
         ("parallel", {"replicate": 8, "shard": 1024}, "= 8192 processes are more than 4096"),
         ("parallel", {"tensor": 8, "shard": 1024}, "= 8192 processes are more than 4096"),
+        ("parallel", {"sequence": True}, "set parallel.tensor to 2 or more, or parallel.sequence to false"),
         ("parallel", {"stages": "2"}, "parallel.pipeline = '2' is wrong: give a whole number"),
     ],
 )

@@ -109,7 +109,7 @@ def test_what_is_told_before_torch_is_loaded_is_what_the_plan_says(preset: str) 
 def test_every_cut_of_a_site_is_told_alike_by_formula_and_plan() -> None:
     manifest = run_of("small", inner={"batch_sequences": 16, "microbatches": 4})
     cuts: tuple[dict[str, object], ...] = ({"pipeline": 2}, {"shard": 2}, {"replicate": 2}, {"tensor": 2})
-    for parallel in (*cuts, {"tensor": 2, "shard": 2, "activation_checkpointing": "block"}):
+    for parallel in (*cuts, {"tensor": 2, "shard": 2, "sequence": True, "activation_checkpointing": "block"}):
         for device in ({}, {"device": "cuda", "backend": "nccl"}):
             site = validated(SiteConfig, {"parallel": {**parallel, **device}}, source="test")
             quick, exact = site_estimate(manifest, site), footprint(manifest, shape_of(manifest, site))
@@ -315,6 +315,20 @@ def test_tensor_divides_matrices_and_what_passes_through_them() -> None:
     assert both.trainer_bytes < two.trainer_bytes
     again = footprint(manifest, SiteShape(1, 1, 2, is_checkpointed=True))
     assert again.trainer_bytes < one.trainer_bytes
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+def test_positions_divide_what_norms_keep_but_for_what_goes_into_matrices(is_checkpointed: bool) -> None:
+    manifest = run_of("small")
+    whole, parts = (
+        footprint(manifest, SiteShape(1, 1, 2, tensor=2, is_checkpointed=is_checkpointed, is_sequence_cut=is_cut))
+        for is_cut in (False, True)
+    )
+    model, tokens = manifest.model, manifest.inner.batch_sequences * manifest.model.seq_len
+    of_norms = VALUE_BYTES[manifest.inner.dtype] * 4 * model.hidden_size
+    inputs = 4 * model.hidden_size * model.num_layers
+    kept = inputs + of_norms if is_checkpointed else model.num_layers * of_norms
+    assert whole.trainer_bytes - parts.trainer_bytes == pytest.approx(tokens * kept / 2, rel=1e-6)
 
 
 def test_logits_count_for_as_many_positions_as_have_them() -> None:
