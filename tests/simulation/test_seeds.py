@@ -41,6 +41,7 @@ FAILED_ONCE = (
         1208646,
         1218371,
         1505123,
+        1520246,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

@@ -11,6 +11,7 @@ from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.peers.view import PeerView
 
 NEVER: Final = Monotonic(0.0)
+NOWHERE: Final = RoundIndex(0)
 PEERS_MAX: Final = 4096
 
 
@@ -39,6 +40,8 @@ class Tip:
     """Length of that in `recovery_retry_s`; 0: never, or a claim proved true since."""
     num_unavailable: int = 0
     """How often a branch that it claimed was not to be had; forgotten once a claim of it proves true."""
+    ignored_height: RoundIndex = NOWHERE
+    """Height of the furthest claim that was ignored, since it stood where we stood or below."""
     is_at_our_head: bool = False
     """Said that it stands where we stand; membership may hear of it later."""
     our_head_said_at: Monotonic = NEVER

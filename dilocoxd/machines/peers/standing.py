@@ -57,6 +57,7 @@ class PeerBook:
                 record.has_departed = False
             if view is not None and not view.is_live:
                 record.tip.is_at_our_head = False  # it may come back without what it had (R19.6)
+                record.tip.ignored_height = RoundIndex(0)
             record.view = self._corrected(record, view)
         self._make_room(told.keys())
         for peer in told.keys() - self.records.keys():

@@ -191,6 +191,12 @@ STANDING: Final = (
         "a claim proves true; a part came",
     ),
     StandingRow(
+        "ignored_height",
+        "peers.record:Tip.ignored_height",
+        "a claim while ignored",
+        "says our tip, or from further down; not live",
+    ),
+    StandingRow(
         "digests",
         "peers.record:Tip.digest",
         "Ready",

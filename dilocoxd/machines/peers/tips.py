@@ -69,6 +69,13 @@ class Tips:
         found = ((peer, self._records[peer].tip.claim) for peer in self._claiming)
         return {peer: claim for peer, claim in found if claim is not None}
 
+    def said_height(self, peer: PeerId) -> RoundIndex:
+        """How far on the peer says it is, whether we believe that or not; 0: not further than we are."""
+        tip = self._records[peer].tip if peer in self._records else None
+        if tip is None:
+            return RoundIndex(0)
+        return max(tip.ignored_height, tip.claim.height) if tip.claim is not None else tip.ignored_height
+
     @property
     def unconfirmed(self) -> Set[PeerId]:
         """Stand on a chain that recovery could not take, as far as we know."""
@@ -151,12 +158,13 @@ class Tips:
             if tip.backoff_length == BACKOFF_FIRST:
                 tip.backoff_until = now
         if kind in (SAME, BEHIND):
-            tip.is_at_our_head = tip.is_at_our_head or kind == SAME
+            tip.is_at_our_head, tip.ignored_height = tip.is_at_our_head or kind == SAME, RoundIndex(0)
             self.withdraw(peer)
             return kind
         tip.is_at_our_head = False
         if tip.backoff_until > now:
             self._mark_unconfirmed(peer, tip)  # stood where we stand meanwhile, but does so no more
+            tip.ignored_height = max(tip.ignored_height, height)
         elif known is not None or (len(self._claiming) < CLAIMS_MAX and peer in self._records):
             tip.claim = Claim(height, head, kind, known.since if known is not None else now, now)
             self._claiming.add(peer)

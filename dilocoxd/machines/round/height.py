@@ -370,15 +370,15 @@ class Height:
 
     def arrived(self) -> Mapping[PeerId, Ready]:
         """Take out what others said about this height while we still stood at the one before. Of a height that a
-        recovery skipped, or of who says since that it is further on, it is a word of before, and no news now."""
+        recovery skipped, or of who says since that it is further on, believed or not, it is a word of before, and no
+        news now."""
         if not self.buffered:
             return {}  # as a rule: this is asked at every event
         due = {peer: ready for peer, ready in self.buffered.items() if ready.round <= self.round}
         for peer in due:
             del self.buffered[peer]
-        claims = self.book.tips.claims if due else {}
-        ahead = {peer for peer, claim in claims.items() if claim.height > self.round}
-        return {peer: ready for peer, ready in due.items() if ready.round == self.round and peer not in ahead}
+        said = self.book.tips.said_height
+        return {peer: ready for peer, ready in due.items() if ready.round == self.round and said(peer) <= self.round}
 
     def stood_still(self, seconds: float) -> None:
         """We were not running for so long (R18)."""

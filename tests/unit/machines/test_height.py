@@ -77,6 +77,16 @@ def test_early_word_of_who_is_further_on_since_is_of_the_past() -> None:
     assert height.book.tips.claims[B].height == 6 and not later.arrived() and not later.buffered
 
 
+def test_early_word_of_who_is_further_on_since_is_of_the_past_though_its_claims_are_ignored() -> None:
+    """Schedule 1520246: a liar whose branch was not confirmed said Ready of the next height and of the one after."""
+    height = height_of(B)
+    height.book.records[B].tip.backoff_until = Monotonic(START + 100.0)
+    for height_of_b in (4, 6, 4):  # the last one was overtaken
+        on_ready(height, B, replace(ready(), round=RoundIndex(height_of_b), parent=bytes(32)), GATHERING, START)
+    later = next_height(height)
+    assert B not in height.book.tips.claims and not later.arrived() and not later.buffered
+
+
 def test_crowd_of_strangers_keeps_no_peer_that_membership_knows_out_of_the_next_height() -> None:
     """Seed 907075: p4 proposed without p5, whose Ready had found no room among those of peers p4 did not know yet."""
     height = height_of(B, C)
