@@ -14,7 +14,7 @@ HERE = RoundIndex(3)
 
 def heard_of(*known: PeerId, dead: tuple[PeerId, ...] = ()) -> Heard:
     """We stand at round 3; membership knows these."""
-    heard = Heard(ME, LIMITS)
+    heard = Heard(ME, LIMITS, lambda peer: False)
     heard.at_new_place((HERE, HEAD))
     see(heard, *known, dead=dead)
     return heard

@@ -205,6 +205,10 @@ class Height:
             return self.chain.electorate(evidence) & suspected
         return frozenset()
 
+    def is_elector(self, peer: PeerId) -> bool:
+        """Whether a majority is counted with this peer: it may be none without it, wherever it was led (R5.5)."""
+        return self.limits.has_majority_quorum and peer in self.chain.electorate(self.evidence())
+
     def _lacks_majority(self, without: Set[PeerId], suspected: Set[PeerId], evidence: Collection[Evidence]) -> bool:
         """Whether those at work are no majority but for these."""
         electorate, views = self.chain.electorate(evidence), self.present_views()
@@ -337,8 +341,15 @@ class Height:
         if self.words.is_further(peer, attempt, known) and not is_alone_with_it:
             self.book.raised(peer)
         self.words.claim(peer, attempt)
+        return self.jump_violation(peer, attempt)
+
+    def jump_violation(self, peer: PeerId, attempt: Attempt) -> Violation | None:
+        """Whether this attempt of the peer is too far away to be believed (R5.2, R5.6)."""
         own, jump_max = self.attempt.index, self.limits.attempt_jump_max
-        problem = self.words.jump_problem(peer, attempt, own, jump_max, is_alone=is_alone_with_it)
+        if attempt <= own + jump_max:
+            return None  # as a rule: nobody need be asked
+        is_alone = self.book.is_alone_with(peer) or self.is_elector(peer)
+        problem = self.words.jump_problem(peer, attempt, own, jump_max, is_alone=is_alone)
         return Violation(peer, "attempt_jump", problem) if problem else None
 
     def say(self, peer: PeerId, ready: Ready, now: Monotonic) -> None:

@@ -5,7 +5,7 @@ Time is the peer's clock without what it stood still (R18).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dilocoxd.ids import Attempt, Digest, PeerId, RoundIndex
@@ -30,9 +30,11 @@ class Word(NamedTuple):
 class Heard:
     """Of one process life."""
 
-    def __init__(self, me: PeerId, limits: RoundLimits) -> None:
+    def __init__(self, me: PeerId, limits: RoundLimits, is_elector: Callable[[PeerId], bool]) -> None:
+        """`is_elector`: whether a majority is counted with this peer (R5.5)."""
         self.me = me
         self.limits = limits
+        self.is_elector = is_elector
         self.now = 0.0
         self.views: dict[PeerId, e.PeerView] = {}
         self.departed: set[PeerId] = set()
@@ -216,7 +218,7 @@ class Heard:
         if attempt <= self.attempt + jump_max:
             return True  # as a rule: nobody need be asked
         is_alone = not [other for other in self.live() if other != peer]
-        return is_alone or attempt <= self.known_attempt(peer) + jump_max
+        return is_alone or self.is_elector(peer) or attempt <= self.known_attempt(peer) + jump_max
 
     def is_suspected(self, peer: PeerId) -> bool:
         return self.suspicion.get(peer, 0) > SUSPICION_MAX

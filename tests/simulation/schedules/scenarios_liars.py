@@ -106,6 +106,30 @@ def who_is_needed_for_a_majority_is_followed() -> str:
     return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
 
 
+def who_was_led_far_away_is_followed_where_a_majority_needs_it() -> str:
+    """R5.5: one of three, alone with a liar for a moment, believes it that it is in attempt 1000. The third one comes
+    back, and the liar says nothing any more: the two are a majority, and none without each other."""
+    swarm, liar, (led, other) = _begin(3)
+    swarm.limits = replace(swarm.limits, has_majority_quorum=True)
+    for node in (led, other):
+        node.crash()
+        node.start()
+    height = max(node.machine.chain.height for node in (liar, led, other))
+    _until(swarm, lambda: led.is_up and other.is_up and led.machine.chain.height > height + 1, 100.0)
+    assert liar.mischief is not None
+    liar.mischief.messages = lambda node, target, message: []  # type: ignore[method-assign]
+    liar.mischief.chain = lambda own: led.machine.chain  # type: ignore[method-assign]
+    other.crash()
+    swarm.world.run(swarm.world.now + CALM_S)
+    far = replace(led.machine.height.ready_message(), attempt=Attempt(1000), contribution=None, offer=None, lock=None)
+    led.feed(MessageReceived(liar.name, far))
+    if led.machine.status.attempt != far.attempt:
+        return f"in attempt {led.machine.status.attempt}"
+    other.start()
+    rounds = _rounds_since(swarm, [led, other])
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
+
+
 def who_gives_attempts_up_and_goes_on_stops_no_round() -> str:
     """An observer gives up attempts that nobody is in, so that it is left out, and goes on instead of accepting.
 
@@ -275,6 +299,7 @@ LIARS = (
     who_raises_attempts_alone_is_not_followed,
     who_raises_attempts_together_is_not_followed,
     who_is_needed_for_a_majority_is_followed,
+    who_was_led_far_away_is_followed_where_a_majority_needs_it,
     who_gives_attempts_up_and_goes_on_stops_no_round,
     who_catches_up_in_vain_is_not_proposed_meanwhile,
     who_is_locked_and_never_votes_stops_no_round,

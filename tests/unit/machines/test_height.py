@@ -156,6 +156,21 @@ def test_attempt_that_no_round_comes_to_is_believed_by_nobody_whoever_says_so() 
     assert height.hear_attempt(B, Attempt(beyond + LIMITS.attempt_jump_max)) is None, "who is near is"
 
 
+def test_far_attempt_of_who_may_make_a_majority_is_believed() -> None:
+    """A liar that was alone with it for a moment may have led it there."""
+    majority = replace(LIMITS, has_majority_quorum=True)
+    for recent, limits, is_believed in (
+        ({ME, B}, majority, True),
+        ({ME, C}, majority, False),
+        ({ME, B}, LIMITS, False),
+    ):
+        height = height_of(B, C, limits=limits)
+        height.chain = replace(height.chain, recent=(frozenset(recent),))
+        far = Attempt(LIMITS.attempt_jump_max + 1)
+        assert (height.hear_attempt(B, far) is None) is is_believed
+        assert height.hear_attempt(B, Attempt(JUMPS_END + 1)) is not None
+
+
 def test_company_of_who_is_not_followed_is_none() -> None:
     """One says first what the other then follows: each of the two raises attempts alone."""
     height = height_of(B, C, D)
