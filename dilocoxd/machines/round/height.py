@@ -205,8 +205,11 @@ class Height:
             return self.chain.electorate(evidence) & suspected
         return frozenset()
 
-    def is_elector(self, peer: PeerId) -> bool:
-        """Whether a majority is counted with this peer: it may be none without it, wherever it was led (R5.5)."""
+    def may_need(self, peer: PeerId) -> bool:
+        """Whether nothing may go on without this peer, wherever it was led (R5.5): it voted for the entry on which we
+        are locked, or a majority is counted with it."""
+        if self.lock is not None and peer in self.lock.voters:
+            return True
         return self.limits.has_majority_quorum and peer in self.chain.electorate(self.evidence())
 
     def _lacks_majority(self, without: Set[PeerId], suspected: Set[PeerId], evidence: Collection[Evidence]) -> bool:
@@ -348,7 +351,7 @@ class Height:
         own, jump_max = self.attempt.index, self.limits.attempt_jump_max
         if attempt <= own + jump_max:
             return None  # as a rule: nobody need be asked
-        is_alone = self.book.is_alone_with(peer) or self.is_elector(peer)
+        is_alone = self.book.is_alone_with(peer) or self.may_need(peer)
         problem = self.words.jump_problem(peer, attempt, own, jump_max, is_alone=is_alone)
         return Violation(peer, "attempt_jump", problem) if problem else None
 

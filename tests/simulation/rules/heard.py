@@ -30,11 +30,11 @@ class Word(NamedTuple):
 class Heard:
     """Of one process life."""
 
-    def __init__(self, me: PeerId, limits: RoundLimits, is_elector: Callable[[PeerId], bool]) -> None:
-        """`is_elector`: whether a majority is counted with this peer (R5.5)."""
+    def __init__(self, me: PeerId, limits: RoundLimits, may_need: Callable[[PeerId], bool]) -> None:
+        """`may_need`: whether nothing may go on without this peer (R5.5)."""
         self.me = me
         self.limits = limits
-        self.is_elector = is_elector
+        self.may_need = may_need
         self.now = 0.0
         self.views: dict[PeerId, e.PeerView] = {}
         self.departed: set[PeerId] = set()
@@ -218,7 +218,7 @@ class Heard:
         if attempt <= self.attempt + jump_max:
             return True  # as a rule: nobody need be asked
         is_alone = not [other for other in self.live() if other != peer]
-        return is_alone or self.is_elector(peer) or attempt <= self.known_attempt(peer) + jump_max
+        return is_alone or self.may_need(peer) or attempt <= self.known_attempt(peer) + jump_max
 
     def is_suspected(self, peer: PeerId) -> bool:
         return self.suspicion.get(peer, 0) > SUSPICION_MAX

@@ -40,7 +40,7 @@ class Watch:
         self.node = node
         self.said = said
         self.accepted = accepted
-        self.heard = Heard(node.name, node.swarm.limits, lambda peer: node.machine.height.is_elector(peer))
+        self.heard = Heard(node.name, node.swarm.limits, lambda peer: node.machine.height.may_need(peer))
         self.still_s = 0.0
         self.duties = Duties(self)
         self.leave_at: float | None = None

@@ -169,6 +169,9 @@ def test_far_attempt_of_who_may_make_a_majority_is_believed() -> None:
         far = Attempt(LIMITS.attempt_jump_max + 1)
         assert (height.hear_attempt(B, far) is None) is is_believed
         assert height.hear_attempt(B, Attempt(JUMPS_END + 1)) is not None
+    height = height_of(B, C)
+    height.lock = held_of(ME, B)
+    assert height.hear_attempt(B, Attempt(LIMITS.attempt_jump_max + 1)) is None, "our lock waits for it"
 
 
 def test_company_of_who_is_not_followed_is_none() -> None:
