@@ -181,6 +181,8 @@ def announce_run(run_dir: RunDir) -> None:
     warn_of_address(link.address)
     click.echo("another machine joins with:")
     click.echo(f"  dilocoxd join {link.to_text()}")
+    if manifest.admission.mode == "closed":
+        say("this run is closed: each site lists the ids of those that it lets in (network.peers_allowed in site.toml)")
 
 
 Pin = Callable[[Manifest, SiteConfig, str], Manifest]

@@ -19,6 +19,7 @@ from dilocoxd.cli.commands import (
 )
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.corpus import named_paths
+from dilocoxd.cli.joining.closed import not_listed, with_listed
 from dilocoxd.cli.joining.nearby import show_local_runs
 from dilocoxd.cli.joining.newcomer import Newcomer, Target, newcomer, read_target
 from dilocoxd.cli.joining.text import GivenText, given_text
@@ -87,8 +88,9 @@ def join(
     with newcomer(target, directory) as who:
         access = who.access(timeout_s)
         with StepAnnouncer(lambda text: click.echo(text, err=True), f"asking {asked_at(target)} for the run"):
-            manifest = fetched_manifest(who, timeout_s)
+            manifest = fetched_manifest(who, timeout_s, directory)
 
+        tables = with_listed(tables, manifest, who)
         near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
 
         def look(site: SiteConfig) -> GivenText:
@@ -138,11 +140,14 @@ def asked_at(target: Target) -> str:
     return ", ".join(f"{one.host} port {one.port or DEFAULT_PORT}" for one in places)
 
 
-def fetched_manifest(who: Newcomer, timeout_s: float) -> Manifest:
+def fetched_manifest(who: Newcomer, timeout_s: float, directory: str | None = None) -> Manifest:
     """The manifest that one of the peers serves, compared with the link. Raises ConfigError."""
-    from dilocoxd.swarm.discovery.bootstrap import fetch_authorities, fetch_manifest
+    from dilocoxd.swarm.discovery.bootstrap import NotListed, fetch_authorities, fetch_manifest
 
-    manifest = fetch_manifest(who.access(timeout_s))
+    try:
+        manifest = fetch_manifest(who.access(timeout_s))
+    except NotListed as error:
+        raise not_listed(error, who, directory) from error
     needs_others = who.needs_authorities(manifest)
     who.check(manifest, fetch_authorities(who.access(timeout_s), manifest.run_id) if needs_others else ())
     return manifest

@@ -69,6 +69,10 @@ class Access:
         return [parse_address(text) for text in self.addresses]
 
 
+class NotListed(ConfigError):
+    """Whom we asked lets in nobody but those that it lists, and us not."""
+
+
 class StageFailure(PeerError):
     """Where joining over one address stopped, and why."""
 
@@ -260,10 +264,10 @@ async def ask_peer(
             if refused is None:
                 _require_a_name(error)
                 raise
-            raise ConfigError(
-                f"{refused.address.text} does not let this site in: {refused.reason}; "
-                + ("ask its operator to list this site there" if refused.code == NOT_LISTED else "ask for a new link")
-            ) from error
+            said = f"{refused.address.text} does not let this site in: {refused.reason}; "
+            if refused.code == NOT_LISTED:
+                raise NotListed(said + "ask its operator to list this site there") from error
+            raise ConfigError(said + "ask for a new link") from error
         finally:
             await node.shutdown()
 
