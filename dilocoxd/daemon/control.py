@@ -71,6 +71,8 @@ class DaemonControl:
         parts, lifecycle = self._parts, self._parts.lifecycle
         if lifecycle.state in ("leaving", "failed"):
             raise CommandRefused(f"the daemon is {lifecycle.state}; there is nothing to pause")
+        if why := lifecycle.evicted or lifecycle.follows:
+            raise CommandRefused(why)
         parts.pauses.hold(OPERATOR, reason)
         if lifecycle.is_paused:
             return f"the site is paused already; the reason is now: {reason}"

@@ -3,6 +3,7 @@
 import re
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -199,6 +200,19 @@ def _votes_shown(row: Member) -> str:
     return f"{row.eviction_votes} of {row.eviction_votes_needed} needed" if row.eviction_votes else "-"
 
 
+def member_called(site: str, rows: Sequence[Member], own: str) -> Member:
+    """The one of `rows` to evict, by name or peer id. Raises ConfigError, also if it is `own`."""
+    found_rows = [row for row in rows if site in (row.peer_id, row.name)]
+    if not found_rows:
+        raise ConfigError(f"no member is called {site!r}; give one of {', '.join(row.name for row in rows)}")
+    if len(found_rows) > 1:
+        ids = ", ".join(row.peer_id for row in found_rows)
+        raise ConfigError(f"{len(found_rows)} members are called {site!r}; give the peer id of one of them: {ids}")
+    if found_rows[0].peer_id == own:
+        raise ConfigError(f"{site} is this site itself; `dilocoxd leave` ends its part in the run")
+    return found_rows[0]
+
+
 @click.command()
 @click.argument("site", metavar="SITE")
 @run_argument
@@ -215,15 +229,11 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
     _, manifest, ring = invited_run(run_directory)
     client = client_for(str(run_directory))
     rows = [row for row in client.ask("/v1/members", list[Member]) if row.state == "member"]
-    found_rows = [row for row in rows if site in (row.peer_id, row.name)]
-    if len(found_rows) != 1:
-        raise ConfigError(
-            f"{len(found_rows)} members are called {site!r}; give one of {', '.join(row.name for row in rows)}"
-        )
+    row = member_called(site, rows, client.ask("/v1/status", Status).peer_id)
     if vote or (signed is None and not ring.keys):
-        click.echo(client.ask("/v1/control/vote-eviction", CommandDone, {"peer_id": found_rows[0].peer_id}).text)
+        click.echo(client.ask("/v1/control/vote-eviction", CommandDone, {"peer_id": row.peer_id}).text)
         return 0
-    terms = RevocationTerms(manifest.sha256(), found_rows[0].peer_id, int(found_rows[0].serial, 16))  # type: ignore[arg-type]
+    terms = RevocationTerms(manifest.sha256(), row.peer_id, int(row.serial, 16))  # type: ignore[arg-type]
     request = new_request("evict", terms, ring) if signed is None else load_request(signed)
     if request.terms != terms:
         raise ConfigError(f"{signed}: is no eviction of {site}; give the file that `dilocoxd evict {site}` wrote")

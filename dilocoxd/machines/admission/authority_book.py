@@ -161,7 +161,7 @@ class AuthorityBook:
         signed = before.num_signed(authorities_text(terms), change.signatures)
         if not before.is_enough(signed):
             raise WireError(
-                "bad_certificate", f"the change is signed by {signed} authorities, {before.threshold} decide"
+                "bad_certificate", f"the change is signed by {signed} of the authorities, {before.threshold} decide"
             )
         if largest is not None:
             largest.signatures = ()

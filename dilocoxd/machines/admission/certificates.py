@@ -82,7 +82,8 @@ def check_certificate(certificate: InviteCertificate, authorities: Authorities) 
     signed = authorities.num_signed(invite_text(terms), certificate.signatures)
     if not authorities.is_enough(signed):
         raise WireError(
-            "bad_certificate", f"the invite is signed by {signed} authorities, the run asks for {authorities.threshold}"
+            "bad_certificate",
+            f"the invite is signed by {signed} of the authorities, the run asks for {authorities.threshold}",
         )
 
 
@@ -131,6 +132,6 @@ def check_revocation(revocation: Revocation, lists: Iterable[Authorities]) -> by
             return authorities.listed
         failure = WireError(
             "bad_certificate",
-            f"the revocation is signed by {signed} authorities, the run asks for {authorities.threshold}",
+            f"the revocation is signed by {signed} of the authorities, the run asks for {authorities.threshold}",
         )
     raise failure

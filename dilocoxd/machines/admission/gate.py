@@ -165,7 +165,8 @@ class AdmissionBook:
 
     def _check_uses(self, terms: InviteTerms, used: int) -> None:
         if used >= terms.uses:
-            raise WireError("invite_used_up", f"the invite was for {terms.uses} sites and has let in {used}")
+            sites = "site" if terms.uses == 1 else "sites"
+            raise WireError("invite_used_up", f"the invite was for {terms.uses} {sites} and has let in {used}")
 
     def _num_on_credit(self, serial: int) -> int:
         credited = (self.members[peer] for peer in self.on_credit if peer in self.members)

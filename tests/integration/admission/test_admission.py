@@ -80,7 +80,7 @@ def test_only_who_was_invited_gets_in_and_who_is_evicted_is_out(tmp_path: Path) 
                 site.start_without_model()
             ids = [wait_until(lambda s=s: s.status().get("peer_id"), s.name, PATIENCE_S, s.describe) for s in (a, b, c)]  # type: ignore[misc]
             wait_until(lambda: set(ids) in committed(a)[-3:], "a round of three", PATIENCE_S, a.describe)
-            assert "the invite was for 1 sites and has let in 1" in refused(tmp_path, once)
+            assert "the invite was for 1 site and has let in 1" in refused(tmp_path, once)
 
             assert "bob is evicted" in cli_text("evict", "bob", str(a.run_dir))
             assert_rounds_go_on_without(ids[1], a, c)

@@ -107,7 +107,7 @@ async def test_stranger_gets_a_bare_hello_and_is_disconnected(tmp_path: Path) ->
         ({"not_after_ms": 1_000}, "the invite has expired"),
         ({"key": FORGER}, "the signature of authority number 0 is wrong"),
         ({"run": bytes(32)}, "the invite belongs to another run"),
-        ({"serial": 8, "uses": 1}, "the invite was for 1 sites and has let in 1"),
+        ({"serial": 8, "uses": 1}, "the invite was for 1 site and has let in 1"),
     ],
 )
 async def test_invite_that_is_no_good_is_refused_with_one_sentence(

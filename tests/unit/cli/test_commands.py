@@ -216,7 +216,7 @@ def test_two_authorities_sign_an_invite_in_turn(tmp_path: Path, monkeypatch: pyt
     assert "1 of 2 authorities have signed" in invoke("invite", "run").output
     (request,) = tmp_path.glob("invite-*.json")
     assert "seed" not in request.read_text()
-    with pytest.raises(ConfigError, match="signed by 1 authorities, the run asks for 2"):
+    with pytest.raises(ConfigError, match="signed by 1 of the authorities, the run asks for 2"):
         invoke("invite", "run", "--signed", request.name)
     signed = invoke("authority", "sign", request.name, "two.key").output
     assert "signed by 2 of 2" in signed and "asks for an invite that lets 1 site take part in run" in signed

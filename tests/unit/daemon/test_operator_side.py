@@ -177,6 +177,14 @@ async def test_pause_before_training_holds_until_resume(world: Recorded) -> None
         world.control.pause("too late")
 
 
+async def test_who_trains_nothing_anyhow_has_nothing_to_pause(world: Recorded) -> None:
+    for said in ("follows", "evicted"):
+        setattr(world.daemon.lifecycle, said, f"it {said}")
+        with pytest.raises(CommandRefused, match=f"it {said}"):
+            world.control.pause("a disk is exchanged")
+    assert world.told() == [] and not world.daemon.lifecycle.is_paused
+
+
 async def test_other_commands(world: Recorded) -> None:
     control, daemon = world.control, world.daemon
     with pytest.raises(CommandRefused, match="not loaded"):

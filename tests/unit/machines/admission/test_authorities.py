@@ -90,7 +90,7 @@ def test_change_needs_as_many_signatures_as_the_list_before_asks_for() -> None:
     pair = Authorities(RUN, (OLD.public, NEW.public), threshold=2)
     book = AuthorityBook(pair, lambda *_: True, lambda _: True, lambda _: True)
     terms = terms_after(pair, NEXT)
-    with pytest.raises(WireError, match="signed by 1 authorities, 2 decide"):
+    with pytest.raises(WireError, match="signed by 1 of the authorities, 2 decide"):
         book.take(changed(terms, pair, {0: OLD}), None)
     with pytest.raises(WireError, match="signature of authority number 1 is wrong"):
         book.take(changed(terms, pair, {0: OLD, 1: THIEF}), None)

@@ -144,5 +144,5 @@ def test_revocation_of_an_older_membership_leaves_the_newer_one() -> None:
 
 def test_revocation_needs_the_authorities() -> None:
     book = AdmissionBook(Authorities(RUN, (AUTHORITY.public, INVITE.public), threshold=2))
-    with pytest.raises(WireError, match="signed by 1 authorities, the run asks for 2"):
+    with pytest.raises(WireError, match="signed by 1 of the authorities, the run asks for 2"):
         book.revoke(revocation(A))
