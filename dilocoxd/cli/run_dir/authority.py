@@ -197,6 +197,8 @@ def rotate(
         void_from = _height(run_directory) if void_invites else 0
         before = ring.authorities
         terms = _new_terms(manifest, before.number + 1, before.listed, keys, threshold, void_from)
+        if terms.threshold < before.threshold:
+            tell(f"warning: {terms.threshold} of the new authorities decide, {before.threshold} do now (--threshold)")
         request = new_request("authorities", terms, ring)
     else:
         if keys or threshold or void_invites:
