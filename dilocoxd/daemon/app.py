@@ -30,7 +30,6 @@ from dilocoxd.daemon.observe.view import DaemonView
 from dilocoxd.daemon.peers.losses import LossAsker, LossSources
 from dilocoxd.daemon.peers.nearby import local_run, tells_lan
 from dilocoxd.daemon.peers.outcast import OutcastParts, OutcastWatch
-from dilocoxd.daemon.peers.roles import hold_if_observer
 from dilocoxd.daemon.preparing import prepare
 from dilocoxd.daemon.process.leaving import has_left
 from dilocoxd.daemon.process.loop_faults import tell_faults
@@ -42,6 +41,7 @@ from dilocoxd.daemon.process.token import load_or_create_token
 from dilocoxd.daemon.recovery.adoption import read_adopted
 from dilocoxd.daemon.recovery.driver import finish_turn_back
 from dilocoxd.daemon.round.driver import RoundDriver
+from dilocoxd.daemon.round.roles import hold_if_observer
 from dilocoxd.daemon.side_jobs import run_aside
 from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.starting import catch_up, meet_others

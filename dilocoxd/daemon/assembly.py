@@ -43,7 +43,6 @@ from dilocoxd.daemon.peers.members import Members
 from dilocoxd.daemon.peers.membership import MembershipDriver, OwnTraining, PeerMemory
 from dilocoxd.daemon.peers.offences import Offences
 from dilocoxd.daemon.peers.outside import OutsideView, OutsideWatch
-from dilocoxd.daemon.peers.roles import Roles
 from dilocoxd.daemon.peers.serving import Library
 from dilocoxd.daemon.peers.visits import Visits
 from dilocoxd.daemon.process.lifecycle import Lifecycle
@@ -53,6 +52,7 @@ from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts
 from dilocoxd.daemon.round.driver import RoundDriver, RoundParts
 from dilocoxd.daemon.round.offers import OfferCheck
 from dilocoxd.daemon.round.recorder import Recorder
+from dilocoxd.daemon.round.roles import Roles
 from dilocoxd.daemon.round.signing import offer_signer, vote_keys
 from dilocoxd.daemon.round.suspects import Suspects
 from dilocoxd.daemon.round.transfers import Transfers

@@ -78,7 +78,7 @@ def write_votes(directory: Path, votes: tuple[SignedVote, ...]) -> None:
 
 
 def read_votes(directory: Path) -> tuple[SignedVote, ...]:
-    """None if there are none: the entry was not committed, or an older daemon kept the folder. Raises StoreError
+    """Empty if there are none: the entry was not committed, or an older daemon kept the folder. Raises StoreError
     (Corrupt if the file is none of votes)."""
     path = directory / VOTES_NAME
     try:

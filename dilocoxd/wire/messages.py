@@ -204,7 +204,7 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Sender has committed this entry (and has its payload): pull it with a fetch of `entry/<round>`."""
+    """Sender has committed this entry (and has its payload): pull it by `chain/<from>` and `payload/<round>`."""
 
     round: Round
     entry_hash: Sha256
@@ -244,9 +244,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Ask for stored bytes. `resource`: `manifest`, `chain/<from>` (entries without payloads), `entry/<round>`,
-    `payload/<round>`, `snapshots`, `snapshot/<round>/<file>`, `shares/<phase>`, `share/<phase>/<segment>`,
-    `proof/<entry>/<segment>`, `proof/<entry>/<segment>/<place>`."""
+    """Ask for stored bytes. `resource`: a name of rule L1, `chain/<from>` or `payload/<round>`, say."""
 
     run_id: Name
     resource: Name

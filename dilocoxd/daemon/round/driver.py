@@ -16,11 +16,11 @@ from dilocoxd.daemon.chain.ledger import Ledger, planned_by
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
 from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.daemon.observe.rounds import RoundHistory
-from dilocoxd.daemon.peers.roles import Roles
 from dilocoxd.daemon.round.as_read import as_read
 from dilocoxd.daemon.round.inbox import RoundInbox
 from dilocoxd.daemon.round.offers import OfferCheck
 from dilocoxd.daemon.round.recorder import Recorder
+from dilocoxd.daemon.round.roles import Roles
 from dilocoxd.daemon.round.suspects import Suspects
 from dilocoxd.daemon.round.transfers import BAD_ROOT, Transfers, key_of
 from dilocoxd.daemon.site.interface import BadResult, BadShare, TrainingSite

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dilocoxd.daemon.chain.pauses import Pauses
-from dilocoxd.daemon.peers.roles import Roles, hold_if_observer
 from dilocoxd.daemon.process.lifecycle import Lifecycle
+from dilocoxd.daemon.round.roles import Roles, hold_if_observer
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.certificates import admit, certified
 from dilocoxd.machines.admission.gate import AdmissionBook
