@@ -25,6 +25,7 @@ from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
 from dilocoxd.swarm.interface import Listener
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
+from dilocoxd.swarm.streams.throttle import Writers
 from dilocoxd.wire.frames import UNDIGESTED_SINCE_MINOR, FrameKind
 from dilocoxd.wire.messages import PEER_MESSAGES, PROTOCOL_MAJOR, Hello
 
@@ -80,6 +81,8 @@ class DataPlane:
         self.progress_timeout_s = 10.0
         self.slot_wait_s: float | None = SLOT_WAIT_S
         """So long an exchange waits for its turn before p2pd carries it; None: as long as those before it move."""
+        self.speed_to: Callable[[PeerId], float] | None = None
+        """Bytes per second at which payloads were sent there, 0: not known; None: nobody measures it."""
         self.minor_min = 0
         """Of the protocol of whom we open connections to."""
         self.counts: Counter[str] = Counter()
@@ -90,11 +93,16 @@ class DataPlane:
         """Where others reach ours."""
         return self.listener.port
 
-    def tell(self, is_connected: Callable[[PeerId], Awaitable[bool]], listener: Listener) -> None:
+    def tell(
+        self,
+        is_connected: Callable[[PeerId], Awaitable[bool]],
+        listener: Listener,
+        speed_to: Callable[[PeerId], float],
+    ) -> None:
         """`is_connected`: whether p2pd has a connection to a peer. `listener`: told when nobody is there any more, by
         the word of the host (D11.4), while hosts do not answer, and when they do again (D11.5), and of whom bytes came
-        (D11.1)."""
-        self.is_connected = is_connected
+        (D11.1). `speed_to`: see there."""
+        self.is_connected, self.speed_to = is_connected, speed_to
         self.on_gone, self.on_hosts, self.on_moved = listener.on_gone, listener.on_hosts, listener.on_moved
 
     # ---- whom we know -----------------------------------------------------------------------------------------
@@ -302,24 +310,38 @@ class DataPlane:
         route = self._routes.get(peer)
         if route is None or not route.is_open or protocol not in PROTOCOLS:
             return None
+        writers = self._writers(route) if protocol == PROTOCOL_BULK else None
+        is_thin = writers is not None and writers.num < self._most  # p2pd would go by the same line
         try:
-            async with asyncio.timeout(self.slot_wait_s):
-                await route.slots.acquire()
+            async with asyncio.timeout(None if is_thin else self.slot_wait_s):
+                await route.acquire(writers)
         except TimeoutError:
             return None
         link: DataLink | None = None
         try:
-            link = await self._take(route, protocol)
+            link = await self._take(route, protocol, self._most if writers is None else writers.num)
         finally:
             if link is None:
-                route.slots.release()
+                route.release(writers)
         if link is not None and self._routes.get(peer) is not route:  # evicted, or moved, meanwhile
-            route.slots.release()
+            route.release(writers)
             link.abort()
             return None
-        return self._as_stream(route, protocol, link) if link is not None else None
+        return self._as_stream(route, protocol, link, writers) if link is not None else None
 
-    async def _take(self, route: Route, protocol: str) -> DataLink | None:
+    def _writers(self, route: Route) -> Writers | None:
+        if self.speed_to is None:
+            return None
+        if route.writers is None:
+            route.writers = Writers(self._most)
+        route.writers.fit(self.speed_to(route.peer))
+        return route.writers
+
+    async def _take(self, route: Route, protocol: str, most: int) -> DataLink | None:
+        is_full = most < self._most and route.num_used(protocol) + route.num_opening >= most
+        if is_full and (link := route.shared(protocol)) is not None:  # what rests would take its part of the line
+            self.counts["links_shared"] += 1
+            return link
         link = route.pop_idle(protocol)
         if link is not None:
             self.counts["links_reused"] += 1
@@ -340,8 +362,10 @@ class DataPlane:
         finally:
             route.num_opening -= 1
 
-    def _as_stream(self, route: Route, protocol: str, link: DataLink) -> FrameStream:
+    def _as_stream(self, route: Route, protocol: str, link: DataLink, writers: Writers | None) -> FrameStream:
         def over(is_clean: bool) -> None:
+            if writers is not None and (is_clean or (stream.is_broken and not stream.is_stale)):
+                (writers.grow if is_clean else writers.shrink)()
             now = asyncio.get_running_loop().time()
             if not link.num_under_way:
                 route.used.discard(link)
@@ -357,6 +381,10 @@ class DataPlane:
 
         route.used.add(link)
         stream = DataStream(
-            route.peer, link, self.progress_timeout_s, on_written=route.slots.release, on_over=over
-        )  # fmt: skip
+            route.peer,
+            link,
+            self.progress_timeout_s,
+            on_written=lambda: route.release(writers),
+            on_over=over,
+        )
         return stream

@@ -9,6 +9,7 @@ from typing import Final
 
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.links import DataLink
+from dilocoxd.swarm.streams.throttle import Writers
 
 RETRY_FIRST_S: Final = 2.0
 RETRY_MAX_S: Final = 120.0
@@ -25,6 +26,8 @@ class Route:
     public_key: bytes
     slots: asyncio.Semaphore
     """Exchanges that are written at a time."""
+    writers: Writers | None = None
+    """Of these, payloads that we send; None: as many as there are slots."""
     is_open: bool = False
     """Its data port answered, and nothing has failed since."""
     is_trying: bool = False
@@ -67,6 +70,29 @@ class Route:
     def resting(self) -> list[DataLink]:
         """Idle connections, for each protocol the one used last."""
         return [links[-1] for links in self.idle.values() if links]
+
+    async def acquire(self, writers: Writers | None) -> None:
+        """Return when one more exchange may be written, a payload if there are `writers`; pair with `release`."""
+        if writers is None:
+            await self.slots.acquire()
+            return
+        await writers.acquire()
+        is_ours = False
+        try:
+            is_ours = await self.slots.acquire()
+        finally:
+            if not is_ours:
+                writers.release()
+
+    def release(self, writers: Writers | None) -> None:
+        """It is written."""
+        self.slots.release()
+        if writers is not None:
+            writers.release()
+
+    def num_used(self, protocol: str) -> int:
+        """Connections for it with an exchange on them."""
+        return sum(link.protocol() == protocol for link in self.used)
 
     def shared(self, protocol: str) -> DataLink | None:
         """Where nobody writes, and the fewest answers are due; None: there is no such connection."""

@@ -1,11 +1,13 @@
 """Upload: a token bucket that every bulk piece waits for, how fast it is, and how serving makes way for exchanges."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.ids import PeerId
+from dilocoxd.wire.frames import PIECE_BYTES
 
 SERVING_SHARE: Final = 0.1
 """Part of the measured upload speed that serving may take while an exchange sends: what delays a round."""
@@ -20,6 +22,11 @@ SPEED_EVERY_S: Final = 1.0
 """So long payloads are counted together while they follow each other without a pause."""
 NEWEST_SHARE: Final = 0.3
 """Of the newest measurement in the smoothed speed."""
+
+PIECE_S: Final = 8.0
+"""A piece shall take no longer, of the 14 s that a frame has (S3.2)."""
+LINES_UNKNOWN: Final = 2
+"""Connections that are written at a time while nobody knows how fast the line is."""
 
 
 class TokenBucket:
@@ -165,3 +172,62 @@ class ServingLimit:
             await asyncio.sleep(min(SLICE_S, left_s))
         if self.upload is not None:
             await self.upload(num_bytes)
+
+
+class Writers:
+    """How many connections to one peer are written at a time: as many as its line serves, and no more than allowed.
+
+    They share the line. Eight of each of seven peers leave so little of a thin one to each that no piece is whole when
+    the time of its frame is over: it breaks, is sent again, and breaks again. Who waits longest comes first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = self._fitting = self._trusted = most
+        self._num_taken = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @property
+    def num(self) -> int:
+        """At a time, now."""
+        return min(self._fitting, self._trusted)
+
+    def fit(self, bytes_per_s: float) -> None:
+        """To the speed of all that is sent to this peer; 0: not known."""
+        fitting = int(bytes_per_s * PIECE_S / PIECE_BYTES) if bytes_per_s > 0 else LINES_UNKNOWN
+        self._fitting = max(1, min(self._most, fitting))
+        self._let_in()
+
+    def shrink(self) -> None:
+        """An exchange broke: the line may have become thinner than it was when its speed was measured."""
+        self._trusted = max(1, self.num // 2)
+
+    def grow(self) -> None:
+        """An exchange has come to its end."""
+        self._trusted = min(self._most, self._trusted + 1)
+        self._let_in()
+
+    async def acquire(self) -> None:
+        """Return when one more may be written; pair with `release`."""
+        if self._num_taken < self.num:  # whoever waits has been let in
+            self._num_taken += 1
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it was our turn in the moment in which we were called off
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """It is written."""
+        self._num_taken -= 1
+        self._let_in()
+
+    def _let_in(self) -> None:
+        while self._waiting and self._num_taken < self.num:
+            turn = self._waiting.popleft()
+            if not turn.done():  # who waited may have been called off
+                self._num_taken += 1
+                turn.set_result(None)

@@ -135,7 +135,8 @@ async def test_connection_on_which_an_offer_was_refused_carries_the_next_one(tmp
     async with running(a, b):
         await meet(a, b)
         await until(lambda: has_data(a, b), "data connections")
-        await carried(a, b)
+        for _ in range(2):  # by two, as long as nobody knows how fast the line is, then by one for each lane
+            await carried(a, b)
         assert a.swarm.data is not None
         opened, b.is_busy = a.swarm.data.counts["links_opened"], True
         with pytest.raises(PeerError, match="busy"):
