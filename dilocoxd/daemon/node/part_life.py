@@ -60,6 +60,7 @@ class PartLife:
         self._queue: asyncio.Queue[Any] = asyncio.Queue(QUEUE_MAX)
         self._uploads = PartUploads(world.uplink, buffers, self._say)
         self._connection: Connection | None = None
+        self._workers: Workers | None = None
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     # --- the part -----------------------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ class PartLife:
         try:
             await asyncio.to_thread(self._prepare)
             await self._stream.send(node.PartFolder(str(self._folder)))
-            workers = await self._world.fork_server.start(self._launch())
+            workers = self._workers = await self._world.fork_server.start(self._launch())
         except (OSError, StoreError, WorkerError) as error:
             with contextlib.suppress(OSError):
                 await self._stream.send(node.PartEnded(f"the node cannot start it: {error}"[:1000]))
@@ -176,6 +177,8 @@ class PartLife:
                 message = await self._queue.get()
                 if isinstance(message, node.FetchBytes):
                     await self._send_bytes(message)
+                elif isinstance(message, node.DumpStage):
+                    await self._tell_of_hang()
                 else:
                     await self._stream.send(message)
                 self._queue.task_done()
@@ -194,7 +197,7 @@ class PartLife:
                 self._buffers.write(name, offset, data)
             case node.PunchBuffer(name):
                 self._buffers.punch(name, 0, self._buffers.size(name))
-            case node.FetchBytes():
+            case node.FetchBytes() | node.DumpStage():
                 self._put(message)
             case node.MakeFile(name, size):
                 _make(self._path(name), size)
@@ -206,6 +209,9 @@ class PartLife:
                 _keep(self._folder, prefix, names)
             case _:
                 raise WireError("unexpected_message", f"{type(message).__name__} from the head")
+
+    async def _tell_of_hang(self) -> None:
+        """Only trainers are asked. Raises OSError of the connection."""
 
     def _connection_of(self, worker: int) -> Connection | None:
         return self._connection if worker == 0 else None

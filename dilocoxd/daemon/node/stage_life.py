@@ -3,15 +3,17 @@
 They share buffers that are new in each life: what lies in them comes from the head, when a trainer asks for it.
 """
 
+import asyncio
 import dataclasses
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dilocoxd.daemon.node.part_life import PartLife, Stream
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.forked import TRAINER_MODULE, ForkLaunch
+from dilocoxd.daemon.workers.hang_dump import dump_of
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.ipc.client import (
     CLUSTER_ADDRESS_VARIABLE,
@@ -21,10 +23,14 @@ from dilocoxd.ipc.client import (
     RUN_DIRECTORY_VARIABLE,
     SOCKET_VARIABLE,
 )
+from dilocoxd.ipc.hang_files import collectives_name, stacks_name
 from dilocoxd.wire.local import node
 from dilocoxd.wire.local.buffers import Buffer
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
 from dilocoxd.wire.local.worker import Attach, WorkerHello
+
+HANG_S: Final = 2.0
+"""So long trainers have to tell where they hang: the head waits for it no more than a second longer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,6 +89,24 @@ class StageLife(PartLife):
         """To the head."""
         self._put(node.FromPart(LOCAL_MESSAGES.encode(message), worker))
 
+    async def _tell_of_hang(self) -> None:
+        """See PartLife. What they tell stays here, too."""
+        assert self._workers is not None
+        ranks = [range(rank, rank + 1) for rank in self._numbers]
+        try:
+            told = await dump_of(self._folder, self._generation, self._workers, lambda: False, ranks, HANG_S)
+            files = await asyncio.to_thread(_read, self._folder / told, self._numbers) if told else []
+        except OSError as error:
+            self._world.tell(f"where trainers hang cannot be told: {error}")
+            return
+        for file in files:
+            await self._stream.send(file)
+
+    @property
+    def _numbers(self) -> range:
+        """Of our ranks among all."""
+        return range(self._stage.first_rank, self._stage.first_rank + self._stage.here)
+
     def _connection_of(self, worker: int) -> Connection | None:
         rank = self._ranks.get(worker)
         return rank.connection if rank is not None else None
@@ -119,3 +143,14 @@ class StageLife(PartLife):
         first, last = stage.first_rank, stage.first_rank + stage.here - 1
         header = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} trainer ranks {first} to {last} of {stage.served}"
         return ForkLaunch(TRAINER_MODULE, environments, log, f"{world.mark}/stage-{self._generation}", header)
+
+
+def _read(folder: Path, ranks: range) -> list[node.HangFile]:
+    """What the head gets of a dump. Raises OSError."""
+    found = []
+    for name in (each(rank) for rank in ranks for each in (stacks_name, collectives_name)):
+        path = folder / name
+        if path.exists():
+            with path.open("rb") as file:
+                found.append(node.HangFile(name, file.read(node.PIECE_BYTES)))
+    return found

@@ -1,13 +1,15 @@
 """Asks trainers that hang where they are, before they are killed: a folder in logs/hangs of the run directory.
 
-Only those are asked that listen (trainer/flight_recorder.py): the signal ends any other process. Which rank is the
-cause shows by comparing: it is the one that is not in the collective that the others wait in.
+Only those are asked that listen (trainer/flight_recorder.py): the signal ends any other process. Who stands for ranks
+on a node asks there, and brings what they tell (trainer/away/hang.py). Which rank is the cause shows by comparing: it
+is the one that is not in the collective that the others wait in.
 """
 
 import asyncio
+import itertools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,21 +25,30 @@ HANGS_KEPT: Final = 5
 _PROC: Final = Path("/proc")
 
 
-async def dump_of(run_directory: Path, generation: int, workers: Workers, is_hurried: Callable[[], bool]) -> str:
+async def dump_of(
+    run_directory: Path,
+    generation: int,
+    workers: Workers,
+    is_hurried: Callable[[], bool],
+    ranks: Sequence[range] = (),
+    wait_s: float = DUMP_S,
+) -> str:
     """Folder with what the ranks told, as a path below the run directory; empty if none told anything.
 
-    Once `is_hurried` says so, nobody is waited for any longer: the site stops.
+    Once `is_hurried` says so, nobody is waited for any longer: the site stops. `ranks`: of each process, of which one
+    may stand for several on a node; empty: process k is rank k.
     """
-    asked = await asyncio.to_thread(_ask, run_directory, workers)
+    ranks = ranks or [range(rank, rank + 1) for rank in range(len(workers.pids))]
+    asked = await asyncio.to_thread(_ask, run_directory, workers, ranks)
     if not asked:
         return ""
     live = live_folder(run_directory)
-    deadline = time.monotonic() + DUMP_S
+    deadline = time.monotonic() + wait_s
     while not all((live / collectives_name(rank)).exists() for rank in asked):
         if time.monotonic() >= deadline or is_hurried():
             break
         await asyncio.sleep(LOOK_S)
-    return await asyncio.to_thread(_keep, run_directory, generation, len(workers.pids))
+    return await asyncio.to_thread(_keep, run_directory, generation, list(itertools.chain(*ranks)))
 
 
 async def left_by_nccl(run_directory: Path, generation: int, num_ranks: int) -> str:
@@ -48,17 +59,18 @@ async def left_by_nccl(run_directory: Path, generation: int, num_ranks: int) -> 
 def _keep_timeouts(run_directory: Path, generation: int, num_ranks: int) -> str:
     live = live_folder(run_directory)
     is_there = any((live / timeout_name(rank)).exists() for rank in range(num_ranks))
-    return _keep(run_directory, generation, num_ranks) if is_there else ""
+    return _keep(run_directory, generation, range(num_ranks)) if is_there else ""
 
 
-def _ask(run_directory: Path, workers: Workers) -> list[int]:
+def _ask(run_directory: Path, workers: Workers, ranks: Sequence[range]) -> list[int]:
     """Ranks that were sent the signal."""
-    asked = []
-    for rank, pid in workers.living().items():
-        (live_folder(run_directory) / collectives_name(rank)).unlink(missing_ok=True)
+    asked: list[int] = []
+    for process, pid in workers.living().items():
+        for rank in ranks[process]:
+            (live_folder(run_directory) / collectives_name(rank)).unlink(missing_ok=True)
         if catches(pid, DUMP_SIGNAL):
             os.kill(pid, DUMP_SIGNAL)
-            asked.append(rank)
+            asked.extend(ranks[process])
     return asked
 
 
@@ -72,10 +84,10 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(caught, 16) >> (number - 1) & 1)
 
 
-def _keep(run_directory: Path, generation: int, num_ranks: int) -> str:
+def _keep(run_directory: Path, generation: int, ranks: Iterable[int]) -> str:
     """Move what was written to a folder of its own; its path below the run directory, empty if there is nothing."""
     hangs, live = hangs_folder(run_directory), live_folder(run_directory)
-    files = [live / name for rank in range(num_ranks) for name in names_of(rank)]
+    files = [live / name for rank in ranks for name in names_of(rank)]
     written = [file for file in files if file.exists() and file.stat().st_size]
     if not written:
         return ""

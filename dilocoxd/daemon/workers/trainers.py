@@ -268,7 +268,7 @@ class Trainer:
         directory, number = self._settings.run_directory, generation.number
         try:
             if generation.is_hung:
-                folder = await dump_of(directory, number, workers, self._stopping.is_set)
+                folder = await dump_of(directory, number, workers, self._stopping.is_set, self._ranks_by_process())
             else:
                 folder = await left_by_nccl(directory, number, len(workers.pids))
         except OSError as error:
@@ -290,6 +290,14 @@ class Trainer:
         if away is None or not lost:
             return ""
         return f"; the connection ended to node {', '.join(away.node_of(index - first) for index in lost)}"
+
+    def _ranks_by_process(self) -> list[range]:
+        """Whom each process is, or stands for."""
+        away, total = self._settings.away, self._settings.num_stages
+        each = away.here if away is not None else 1
+        here = total - (away.num * each if away is not None else 0)
+        firsts = range(here, total, each)
+        return [*(range(rank, rank + 1) for rank in range(here)), *(range(first, first + each) for first in firsts)]
 
     def _name_of(self, rank: int) -> str:
         away = self._settings.away

@@ -20,6 +20,7 @@ from dilocoxd.ipc import client
 from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonGone
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL
 from dilocoxd.ipc.sealed import FAILED_STATUS, SealedSocket, connection_taken_over, status_of_end
+from dilocoxd.trainer.away.hang import SharedLink, forget_told, pass_on_questions
 from dilocoxd.trainer.away.relay import StageEnded, StageRelay
 from dilocoxd.trainer.channel import exit_when_daemon_goes
 from dilocoxd.wire.local.node import PartFolder, StartStage
@@ -30,7 +31,7 @@ LINK_END_MS: Final = 500
 
 def main() -> int:
     """Stand for one stage; returns the exit code."""
-    signal.signal(DUMP_SIGNAL, signal.SIG_IGN)  # where its ranks hang they cannot be asked from here
+    signal.signal(DUMP_SIGNAL, signal.SIG_IGN)  # until somebody can be asked: else it would end the process
     run_directory = Path(os.environ[client.RUN_DIRECTORY_VARIABLE])
     try:
         start = _start(run_directory)
@@ -40,12 +41,15 @@ def main() -> int:
         return error.exit_code
     # The relay's thread may be waiting for the node.
     watch = partial(exit_when_daemon_goes, status=lambda: _status_without_daemon(sealed))
-    relay = StageRelay(sealed, start, run_directory, watch)
+    link = SharedLink(sealed)
+    relay = StageRelay(link, start, run_directory, watch)
     try:
-        sealed.send(start)
-        folder = sealed.receive()
+        forget_told(run_directory, range(start.first_rank, start.first_rank + start.here))
+        link.send(start)
+        folder = link.receive()
         if not isinstance(folder, PartFolder):
             raise StageEnded(getattr(folder, "reason", f"the node said {type(folder).__name__}"))
+        pass_on_questions(link.send)
         relay.run()
     except (DaemonGone, StageEnded, EOFError, OSError, WireError) as error:
         return _ended(relay, error)

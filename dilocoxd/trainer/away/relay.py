@@ -17,10 +17,10 @@ from typing import Any, Final
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, DaemonConnection, DaemonGone
-from dilocoxd.ipc.sealed import SealedSocket
 from dilocoxd.store.durable import fsync_directory, write_all
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.store.tensor_header import read_header
+from dilocoxd.trainer.away.hang import SharedLink, keep_told
 from dilocoxd.trainer.away.moving import moments_folder
 from dilocoxd.trainer.checkpoint import newest_complete, take_back
 from dilocoxd.wire.local import buffers as local_buffers, node
@@ -72,7 +72,7 @@ class StageRelay:
 
     def __init__(
         self,
-        link: SealedSocket,
+        link: SharedLink,
         start: node.StartStage,
         run_directory: Path,
         watch: Callable[[DaemonConnection], None],
@@ -82,6 +82,8 @@ class StageRelay:
         self._link = link
         self._watch = watch
         self._start = start
+        self._run_directory = run_directory
+        self._numbers = range(start.first_rank, start.first_rank + start.here)
         self._checkpoints = RunDir(run_directory).trainer_checkpoint
         self._ranks: dict[int, _Rank] = {}
         self._fetching: deque[_Fetching] = deque()
@@ -91,7 +93,7 @@ class StageRelay:
     @property
     def name(self) -> str:
         """For people."""
-        first, last = self._start.first_rank, self._start.first_rank + self._start.here - 1
+        first, last = self._numbers[0], self._numbers[-1]
         return f"stage rank {first}" if first == last else f"stage ranks {first} to {last}"
 
     def run(self) -> None:
@@ -103,6 +105,8 @@ class StageRelay:
                     self._said(worker, LOCAL_MESSAGES.decode(body))
                 case node.Fetched():
                     self._fetched(message)
+                case node.HangFile():
+                    keep_told(self._run_directory, self._numbers, message)
                 case node.PartEnded(reason):
                     raise StageEnded(reason)
                 case _:

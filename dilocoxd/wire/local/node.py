@@ -190,6 +190,19 @@ class Fetched:
     problem: Lines = ""
 
 
+@dataclass(frozen=True, slots=True)
+class DumpStage:
+    """The trainers of the stage are silent, and will be ended: tell where they are, as HangFile messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class HangFile:
+    """What a rank of the stage told of its hang (ipc/hang_files.py); its collectives come last."""
+
+    name: FileName
+    data: Piece
+
+
 NODE_MESSAGES: Final = Registry(
     {
         2: HeadHello,
@@ -209,6 +222,8 @@ NODE_MESSAGES: Final = Registry(
         30: KeepFiles,
         32: StartStage,
         34: NodeRefused,
+        40: DumpStage,
+        42: HangFile,
     },
     size_max=NODE_MESSAGE_BYTES_MAX,
 )

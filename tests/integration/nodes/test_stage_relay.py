@@ -14,7 +14,9 @@ import pytest
 
 from dilocoxd.errors import WireError
 from dilocoxd.ipc.client import DaemonConnection
+from dilocoxd.ipc.hang_files import collectives_name, live_folder
 from dilocoxd.ipc.sealed import LENGTH, Seal, SealedSocket
+from dilocoxd.trainer.away.hang import SharedLink, forget_told
 from dilocoxd.trainer.away.relay import StageEnded, StageRelay
 from dilocoxd.trainer.checkpoint import newest_complete
 from dilocoxd.wire.local import buffers, node
@@ -67,7 +69,8 @@ def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ends]:
         head, there = (stack.enter_context(each) for each in socket.socketpair())
         there.settimeout(WAIT_S)
         sockets: list[DaemonConnection] = []
-        relay = StageRelay(SealedSocket(head, Seal(KEY, SALTS, is_head=True)), START, tmp_path, sockets.append)
+        shared = SharedLink(SealedSocket(head, Seal(KEY, SALTS, is_head=True)))
+        relay = StageRelay(shared, START, tmp_path, sockets.append)
         ended: list[Exception] = []
 
         def run() -> None:
@@ -172,6 +175,17 @@ def test_what_no_trainer_asks_ends_it(ends: Ends, message: Any) -> None:
     ends.say(message)
     assert isinstance(ends.end(), WireError)
     assert not ends.checkpoints.exists()
+
+
+def test_what_ranks_tell_of_a_hang_lies_with_that_of_the_head_and_is_theirs_alone(ends: Ends) -> None:
+    ends.node.send(node.HangFile(collectives_name(1), b"{}"))
+    ends.node.send(node.HangFile(collectives_name(0), b"of the head's own rank"))
+    assert isinstance(ends.end(), WireError)
+    live = live_folder(ends.checkpoints.parents[1])
+    assert [path.name for path in live.iterdir()] == [collectives_name(1)]
+    assert (live / collectives_name(1)).read_bytes() == b"{}"
+    forget_told(ends.checkpoints.parents[1], range(1, 2))
+    assert not list(live.iterdir())
 
 
 @pytest.mark.parametrize("offset", [0, 2, SIZE])

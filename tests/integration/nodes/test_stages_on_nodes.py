@@ -2,6 +2,8 @@
 
 import contextlib
 import dataclasses
+import json
+import re
 import signal
 import tomllib
 from collections.abc import Iterator
@@ -15,6 +17,7 @@ from dilocoxd.config.manifest import load_manifest, manifest_from_tables
 from dilocoxd.config.site import ParallelSection, SiteConfig, WorkersSection
 from dilocoxd.daemon.settings import trainer_modules
 from dilocoxd.daemon.site.interface import ContributionLeftOut, SiteSettings, WorkerChanged
+from dilocoxd.ipc.hang_files import collectives_name, stacks_name
 from dilocoxd.store.admission import write_secret
 from dilocoxd.trainer.checkpoint import newest_complete
 from tests.harness.running.run_directories import free_port
@@ -133,6 +136,25 @@ async def test_trainer_node_or_link_that_is_lost_ends_a_generation_and_no_more(t
     failed, *cuts = lost_trainers(world)[:3]
     assert f"stage rank 1 on node {here}" in failed or "stage rank 0" in failed, "whoever said it first"
     assert len(cuts) == 2 and all(f"the connection ended to node {here}" in told for told in cuts)
+
+
+async def test_hang_is_told_of_ranks_on_nodes_too(tmp_path: Path) -> None:
+    """The head's rank stands still, and tells nothing; where the one on the node waits for it lies at the head."""
+    settings = site_settings(tmp_path, on_nodes=True, delay="phase")
+    settings = dataclasses.replace(settings, trainer_silence_factor=1.0, trainer_silence_min_s=6.0)
+    with node_of(settings, tmp_path / "node"):
+        async with running(settings) as world:
+            await trains_again(world, 1)
+            kill(world.site.trainer.pids[0], signal.SIGSTOP)
+            await world.until(lambda: lost_trainers(world), "the silence is noticed")
+    told = lost_trainers(world)[0]
+    found = re.search(r"where each rank was: (logs/hangs/\S+-generation-\d+)", told)
+    assert found is not None, told
+    folder = settings.run_directory / found[1]
+    assert "dilocoxd/trainer/loop.py" in (folder / stacks_name(1)).read_text()
+    assert json.loads((folder / collectives_name(1)).read_text())["cpu"]["entries"]
+    (kept,) = (tmp_path / "node" / "stages").glob("*/logs/hangs/*-generation-*")
+    assert (kept / stacks_name(1)).exists()
 
 
 async def trains_again(world: World, generation: int) -> None:

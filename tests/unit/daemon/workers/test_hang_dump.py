@@ -115,10 +115,10 @@ def test_only_the_newest_hangs_are_kept(tmp_path: Path, monkeypatch: Any) -> Non
         monkeypatch.setattr(hang_dump, "stamp", lambda n=number: f"20260101T00000{n}Z")
         (live / stacks_name(0)).write_text("stack")
         (live / stacks_name(9)).write_text("of a rank that is no more")
-        told.append(hang_dump._keep(tmp_path, number, 1))
+        told.append(hang_dump._keep(tmp_path, number, range(1)))
     kept = sorted(str(path.relative_to(tmp_path)) for path in hangs_folder(tmp_path).iterdir() if path != live)
     assert kept == told[-HANGS_KEPT:]
-    assert hang_dump._keep(tmp_path, 99, 1) == "", "nothing was written"
+    assert hang_dump._keep(tmp_path, 99, range(1)) == "", "nothing was written"
 
 
 async def test_what_nccl_wrote_before_it_ended_a_rank_is_kept_like_a_hang(tmp_path: Path) -> None:
