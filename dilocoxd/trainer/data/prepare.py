@@ -197,7 +197,10 @@ def _tokenizer(config: TokenizerConfig, train: Sequence[str], progress: Progress
         progress(f"training a tokenizer of {config.vocab_size} tokens")
         return train_tokenizer(train, config.vocab_size)
     if not config.path:
-        raise ConfigError("the run's tokenizer is not on this machine; join again, or start with --tokenizer DIR")
+        raise ConfigError(
+            "the run's tokenizer is not on this machine; join again, or start with --tokenizer DIR; for trainers on a"
+            " node copy the folder of this text in data/ of the head's cache (paths.cache) to the same place there"
+        )
     tokenizer = load_tokenizer(Path(config.path))
     if num_ids(tokenizer) > config.vocab_size:
         raise ConfigError(

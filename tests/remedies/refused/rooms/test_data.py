@@ -181,6 +181,19 @@ def test_tokenizers_that_are_not_the_runs(text: Path, tmp_path: Path) -> None:
     assert prepared(given).num_train_tokens
 
 
+def test_a_text_that_a_node_cannot_tokenize(text: Path, tmp_path: Path) -> None:
+    """Its head has the tokenizer: the folder in the cache there is copied here, as the sentence says."""
+    data, path = DataConfig(f"text:{text}"), str(write_tokenizer(tmp_path))
+    heads, ours = tmp_path / "head", tmp_path / "node"
+    there = prepare(data, TokenizerConfig(301, path=path, is_given=True), heads, quiet)
+    data = replace(data, sha256=there.data_sha256)  # as run.toml names them
+    tokenizer = TokenizerConfig(301, sha256=there.tokenizer_sha256, is_given=True)
+    with told("trainer/data/prepare.py", "copy the folder of this text in data/ of the head's cache (paths.cache)"):
+        prepare(data, tokenizer, ours, quiet)
+    shutil.copytree(there.directory, ours / there.directory.relative_to(heads))
+    assert prepare(data, tokenizer, ours, quiet).num_train_tokens == there.num_train_tokens
+
+
 def test_a_text_with_another_hash_than_the_runs(text: Path, tmp_path: Path) -> None:
     """The founder's folder, copied into the cache as the sentence says, is taken for the run's."""
     founders = prepared_from(text, tmp_path / "theirs")
