@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.progress import RunProgress
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
 from dilocoxd.daemon.observe.alert_book import AlertBook
@@ -30,6 +31,8 @@ class Watched:
     """Values that metrics sinks did not take."""
     rounds: Callable[[], Sequence[RoundRow]]
     """The newest ones."""
+    tell_figures: Callable[[RunProgress], None]
+    """Each look: to the sinks."""
 
 
 class AlertDriver:
@@ -54,7 +57,9 @@ class AlertDriver:
         """Until cancelled. Raises StoreError when the disk cannot be looked at."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            self.settle(await self._seen(), time.monotonic())
+            seen = await self._seen()
+            self.settle(seen, time.monotonic())
+            self._watched.tell_figures(seen.status.progress)
 
     async def _seen(self) -> Seen:
         watched = self._watched

@@ -251,6 +251,7 @@ class Daemon:
             lambda: self.snapshots.newest_bytes,
             lambda: self.journal.num_dropped,
             lambda: self.journal.newest_rounds(PACE_ROUNDS),
+            self.journal.tell_figures,
         )
         driver = AlertDriver(watched, self.alerts)
         self.opened.events.listen(driver.note)

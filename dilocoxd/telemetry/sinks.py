@@ -19,11 +19,13 @@ from dilocoxd.errors import ConfigError
 QUEUE_MAX: Final = 2000
 FLUSH_EVERY: Final = 100
 CLOSE_S: Final = 2.0
+OF_STEPS: Final = "train/"
+"""How the names of figures of inner steps begin, but for losses."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value: `step` counts inner steps for losses of inner steps, rounds for everything else."""
+    """One value: `step` counts inner steps for losses of inner steps and `train/...`, rounds for everything else."""
 
     name: str
     value: float
@@ -125,8 +127,8 @@ class WandbWriter:
         self._defined: set[str] = set()
 
     def write(self, scalar: Scalar) -> None:
-        """One value; losses of inner steps and rounds have axes of their own."""
-        axis = "inner_step" if scalar.name == "loss/inner" else "round"
+        """One value; figures of inner steps and of rounds have axes of their own."""
+        axis = "inner_step" if scalar.name == "loss/inner" or scalar.name.startswith(OF_STEPS) else "round"
         if scalar.name not in self._defined:
             self._defined.add(scalar.name)
             self._run.define_metric(scalar.name, step_metric=axis)

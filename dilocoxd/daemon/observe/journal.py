@@ -13,11 +13,12 @@ from typing import Final
 from dilocoxd.answers.alerts import PastAlert, StandingAlert
 from dilocoxd.answers.history import OwnKind, OwnSpan, SiteSpan
 from dilocoxd.answers.losses import mean_of_known
+from dilocoxd.answers.progress import RunProgress
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.daemon.observe.other_sites import OtherLosses, OthersTimeline, PhaseBook
 from dilocoxd.ids import UnixTime
 from dilocoxd.site_names import in_words
-from dilocoxd.telemetry.sinks import Scalar, Sink
+from dilocoxd.telemetry.sinks import OF_STEPS, Scalar, Sink
 
 ROUNDS_KEPT: Final = 10_000
 LOSSES_KEPT: Final = 20_000
@@ -30,6 +31,12 @@ PHASES_KEPT: Final = 2000
 PAST_ALERTS_KEPT: Final = 200
 EVENTS_KEPT: Final = 500
 """Newest events, for who opens the page now."""
+
+FIGURES_TOLD: Final = (
+    *("learning_rate", "gradient_norm", "tokens_per_s", "model_flops_per_s", "mfu", "data_s", "bubble"),
+    *("skipped_steps", "memory_bytes"),
+)
+"""Of RunProgress, for sinks; and the largest of rank_memory_bytes."""
 
 Point = tuple[float, int, float]
 """(unix seconds, number, loss); a loss may be no number."""
@@ -127,6 +134,7 @@ class Journal:
         self.past_alerts: deque[PastAlert] = deque(maxlen=PAST_ALERTS_KEPT)
         self.records: deque[dict[str, object]] = deque(maxlen=EVENTS_KEPT)
         self.sinks: list[Sink] = []
+        self._told_step = 0
         self.in_words: Callable[[str], str] = in_words
         """A sentence with names in the place of peer ids."""
 
@@ -168,6 +176,18 @@ class Journal:
             self.tell(f"loss/validation/{name}", one, round_index)
         self.validation_losses.add((self._unix(), round_index, loss))
         self.tell("loss/validation", loss, round_index)
+
+    def tell_figures(self, progress: RunProgress) -> None:
+        """Hand the sinks how training goes here, unless no inner step has ended since the last time."""
+        step = self.inner_losses.newest[1] if self.inner_losses.newest is not None else 0
+        if step == self._told_step:
+            return
+        self._told_step = step
+        found = {name: getattr(progress, name) for name in FIGURES_TOLD}
+        found["rank_memory_bytes"] = max(progress.rank_memory_bytes, default=None)
+        for name, value in found.items():
+            if value is not None:
+                self.tell(f"{OF_STEPS}{name}", float(value), step)
 
     def remember(self, record: dict[str, object]) -> None:
         """One event, for who asks for the newest ones."""

@@ -1,9 +1,13 @@
 """The read model is bounded, joins neighbouring spans, and shows every documented field."""
 
+from dataclasses import replace
+
 from dilocoxd.answers.alerts import StandingAlert
 from dilocoxd.daemon.observe import journal as state
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.ids import UnixTime
+from dilocoxd.telemetry.sinks import Scalar, Sink
+from tests.harness.synthetic.fake_view import FakeView
 
 
 class Clock:
@@ -65,3 +69,31 @@ def test_row_begins_when_it_is_first_asked_for() -> None:
     clock.now += 5.0
     assert (row.round, row.started_at) == (7, 1000.0)
     assert journal.row(7) is row
+
+
+class Heard(Sink):
+    """Keeps what it is offered."""
+
+    def __init__(self) -> None:
+        self.taken: list[Scalar] = []
+
+    def offer(self, scalar: Scalar) -> None:
+        self.taken.append(scalar)
+
+
+def test_sinks_hear_how_training_goes_once_for_a_step() -> None:
+    journal, sink, progress = Journal(Clock()), Heard(), FakeView().status().progress
+    journal.sinks = [sink]
+    journal.tell_figures(progress)
+    assert not sink.taken, "no step yet"
+    journal.add_inner_loss(7, 3.2)
+    journal.tell_figures(replace(progress, mfu=None))
+    found = {one.name: one.value for one in sink.taken if one.name.startswith("train/")}
+    assert found.keys() >= {"train/gradient_norm", "train/learning_rate", "train/bubble", "train/data_s"}
+    assert (found["train/tokens_per_s"], found["train/rank_memory_bytes"]) == (6826.7, 610_000_000.0)
+    assert "train/mfu" not in found and {one.step for one in sink.taken} == {7}
+    journal.tell_figures(progress)
+    assert len(sink.taken) == len(found) + 1, "the loss besides, and nothing twice"
+    journal.add_inner_loss(8, 3.1)
+    journal.tell_figures(progress)
+    assert (sink.taken[-1].step, "train/mfu" in {one.name for one in sink.taken}) == (8, True)
