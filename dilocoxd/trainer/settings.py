@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dilocoxd.config.manifest import Manifest, load_manifest
+from dilocoxd.config.sections.schedules import SliceOrder
 from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.client import PEER_VARIABLE, RUN_DIRECTORY_VARIABLE
@@ -165,8 +166,10 @@ def device_of(settings: StageSettings) -> str:
 
 
 def _cut_file(site: SiteConfig, run_dir: Path) -> CutFile | None:
-    is_measured = site.parallel.measured_cut and site.parallel.pipeline > 1
-    return CutFile(RunDir(run_dir).stage_cut, site.parallel.layers_per_stage) if is_measured else None
+    parallel = site.parallel
+    order = SliceOrder(parallel.schedule, parallel.pipeline, parallel.stages_per_process)
+    is_measured = parallel.measured_cut and parallel.pipeline > 1
+    return CutFile(RunDir(run_dir).stage_cut, parallel.layers_per_stage, order) if is_measured else None
 
 
 def _stream_of_identity(path: Path) -> str:

@@ -151,21 +151,28 @@ class CutFile:
     path: Path
     began: tuple[int, ...]
     """parallel.layers_per_stage of site.toml: a file that began with another one does not count."""
+    order: SliceOrder | None = None
+    """Nor does one that was measured where other processes had the slices; None: nobody asks."""
 
     def read(self, layers: Sequence[int]) -> tuple[int, ...]:
         """The cut, where it is one of as many layers among as many slices as `layers`; else none."""
         try:
             found = json.loads(self.path.read_bytes())
             began, kept = tuple(found["began"]), tuple(map(int, found["layers"]))
+            places = found.get("places")
         except (OSError, ValueError, TypeError, KeyError):
             return ()
         is_fit = (len(kept), sum(kept)) == (len(layers), sum(layers)) and min(kept, default=0) > 0
-        return kept if is_fit and began == self.began else ()
+        is_ours = began == self.began and (self.order is None or places == self._places(len(kept)))
+        return kept if is_fit and is_ours else ()
 
     def write(self, layers: Sequence[int]) -> None:
         """Keep it. Raises StoreError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self.path, {"began": self.began, "layers": list(layers)})
+        write_json(self.path, {"began": self.began, "layers": list(layers), "places": self._places(len(layers))})
+
+    def _places(self, num_slices: int) -> list[int]:
+        return [self.order.rank(index) for index in range(num_slices)] if self.order is not None else []
 
     def agreed(self, layers: Sequence[int]) -> tuple[int, ...]:
         """What rank 0, which is on the head, has read; `layers` if there is nothing. A collective call of all ranks."""

@@ -158,3 +158,12 @@ def test_a_cut_that_began_with_other_layers_of_site_toml_does_not_count(tmp_path
     CutFile(path, (5, 3)).write((6, 2))
     assert CutFile(path, (5, 3)).read((5, 3)) == (6, 2)
     assert CutFile(path, (4, 4)).read((4, 4)) == ()
+
+
+def test_a_cut_that_was_measured_where_other_processes_have_the_slices_does_not_count(tmp_path: Path) -> None:
+    """Four slices of four processes, and as a V of two: those of before lie on other devices."""
+    path, layers = tmp_path / "stage_cut.json", (2, 2, 2, 2)
+    CutFile(path, (), SliceOrder("1f1b", 4)).write((5, 1, 1, 1))
+    assert CutFile(path, (), SliceOrder("1f1b", 4)).read(layers) == (5, 1, 1, 1)
+    assert CutFile(path, (), SliceOrder("gpipe", 4)).read(layers) == (5, 1, 1, 1), "the same places"
+    assert CutFile(path, (), SliceOrder("zbvzerobubble", 2, 2)).read(layers) == ()
