@@ -17,6 +17,7 @@ set -euo pipefail
 PARTS=${PARTS:-8}            # outer parts on each machine: a core each while a round is computed
 STAGES=${STAGES:-0}          # pipeline stages that train on each machine but the head
 LOCAL_DIR=${LOCAL_DIR:-/tmp} # of each node: snapshots' shares and error feedback, best on a disk of its own
+NODE_DIR=$LOCAL_DIR/dilocoxd-node-$(basename "$RUN_DIR") # the same in the next job, which finds the error feedback there
 KEY=$RUN_DIR/node.key
 NODES=$((SLURM_JOB_NUM_NODES - 1))
 # Many machines have their own name in /etc/hosts, with an address that leads to nobody else.
@@ -31,7 +32,7 @@ dilocoxd check-config "$RUN_DIR"
 # A node that failed is started again on its machine; 78 means that only another configuration would help.
 srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --exclude="$SLURMD_NODENAME" --kill-on-bad-exit=0 \
     bash -c 'while :; do "$@" && exit 0; code=$?; [ $code -ne 78 ] || exit 78; sleep 5; done' node \
-    dilocoxd node "$ADDRESS" --key "$KEY" --dir "$LOCAL_DIR/dilocoxd-node-$SLURM_JOB_ID" --parts "$PARTS" --stages "$STAGES" &
+    dilocoxd node "$ADDRESS" --key "$KEY" --dir "$NODE_DIR" --parts "$PARTS" --stages "$STAGES" &
 nodes=$!
 
 # Slurm's TERM comes to this script, two minutes before the end: the daemon leaves in 18 s. Exit code 1 is a failure that

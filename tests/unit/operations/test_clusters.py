@@ -190,6 +190,7 @@ def test_slurm_script_types_what_is_understood_and_starts_a_failed_head_again(tm
     assert (node["head"], cluster.host) == ("10.0.0.10", "10.0.0.10")
     assert 3 * node["parts"] == cluster.outer_parts == 6
     assert node["key"] == run_dir / cluster.key_file
+    assert node["directory"] == Path("/tmp/dilocoxd-node-run"), "of the run, not of the job: files of nodes outlive it"
     assert stat.S_IMODE(node["key"].stat().st_mode) == 0o600 and len(bytes.fromhex(node["key"].read_text())) == 32
     assert [words for words in typed if words[0] == "run"] == [["run", str(run_dir)]] * 2, "once more after exit code 1"
     for words in typed:
