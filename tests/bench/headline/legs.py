@@ -6,13 +6,13 @@ began on thin links are measured. Only what is in the chain counts as trained.
 
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.bench.headline.ground import Ground, shape
 from tests.bench.headline.trainer import STEP_S_VARIABLE
+from tests.bench.headline.waits import WAITS_VARIABLE, waited_s
 from tests.chaos.judge import read_events
 from tests.harness.internet.life import committed, founded, peer_of
 from tests.harness.running.network_namespaces import NamespacedSite, Network
@@ -23,7 +23,6 @@ from tests.harness.running.warm import STEP_VARIABLE
 NOTHING_SENT_LESS = {"strategy.transform": '"identity"', "strategy.lowrank_r": 0, "strategy.codec": '"fp32"'}
 WAITS = {"strategy.delay": '"none"'}
 POLL_S = 0.1
-PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,11 @@ def found_leg(network: Network, leg: Leg, ground: Ground, length: Length, folder
     options = manifest_options(leg, ground, length, folder)
     members = founded(place, network, *options, target=f"tiny:{leg.strategy}")
     for member in members:
-        member.environment |= {STEP_S_VARIABLE: str(ground.step_s), STEP_VARIABLE: "0"}
+        member.environment |= {
+            STEP_S_VARIABLE: str(ground.step_s),
+            STEP_VARIABLE: "0",
+            WAITS_VARIABLE: str(_waits_of(member)),
+        }
         member.cold = False  # starts are not measured, and there are many
     return members
 
@@ -124,12 +127,12 @@ def run_leg(network: Network, members: list[NamespacedSite], bit_per_s: float, l
         wait_until(lambda: _is_joint(members[0], peers), "a round of all", length.meet_s, members[0].describe)
         shape(network, "".join(network.names), bit_per_s)
         before = _applied(members[0], _newest(members[0])["round"] + 1, length.round_s)
-        idle = _idle(members), time.monotonic()
+        began = time.monotonic()
         last = _train(members[0], before, length)
-        waited = [now - then for now, then in zip(_idle(members), idle[0], strict=True)]
-        wall_s = time.monotonic() - idle[1]
+        ended = time.monotonic()
+        idle_s = max(waited_s(_waits_of(member), began, ended) for member in members)
         rows = [row for row in committed(members[0]) if before["round"] < row["round"] <= last["round"]]
-        return _figures(rows, last["applied_at"] - before["applied_at"], max(waited) / wall_s, _curve(members[0]))
+        return _figures(rows, last["applied_at"] - before["applied_at"], idle_s / (ended - began), _curve(members[0]))
 
 
 def _train(site: NamespacedSite, before: dict[str, Any], length: Length) -> dict[str, Any]:
@@ -161,10 +164,8 @@ def _applied(site: NamespacedSite, number: int, patience_s: float) -> dict[str, 
     return newest
 
 
-def _idle(members: Sequence[NamespacedSite]) -> list[float]:
-    """Each site's so far; one that does not answer at once is asked again."""
-    found = (wait_until(lambda m=m: m.status().get("totals"), m.name, PATIENCE_S, m.describe) for m in members)
-    return [totals["idle_s"] for totals in found]
+def _waits_of(site: NamespacedSite) -> Path:
+    return site.run_dir.parent / f"{site.name}.waits"
 
 
 def _curve(site: NamespacedSite) -> tuple[tuple[float, float], ...]:

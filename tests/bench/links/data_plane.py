@@ -156,21 +156,42 @@ def measured(cell: Cell, segments_kib: Sequence[int], folder: Path) -> None:
             print(json.dumps(row(cell, kib, p2pd, data, statistics.median(plain))), flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mbits", default="200,1000")
-    parser.add_argument("--mibs", default="64,192", help="one for each rate")
-    parser.add_argument("--rtts-ms", default="0,50,100,200")
-    parser.add_argument("--segments-kib", default="4096,256")
+def _rates(text: str) -> list[float]:
+    return [float(word) for word in text.split(",")]
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """What is asked for; ends the process with a sentence where payloads are not whole segments."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.links.data_plane", description=__doc__)
+    parser.add_argument("--mbits", type=_rates, default=[200.0, 1000.0])
+    parser.add_argument("--mibs", type=_numbers, default=[64, 192], help="one for each rate")
+    parser.add_argument("--rtts-ms", type=_rates, default=[0.0, 50.0, 100.0, 200.0])
+    parser.add_argument("--segments-kib", type=_numbers, default=[4096, 256])
     parser.add_argument("--p2pd-mib", type=int, default=16)
     parser.add_argument("--repetitions", type=int, default=3)
-    options = parser.parse_args()
-    segments_kib = [int(text) for text in options.segments_kib.split(",")]
+    options = parser.parse_args(arguments)
+    if len(options.mbits) != len(options.mibs):
+        parser.error("give as many rates in --mbits as lengths in --mibs")
+    for kib in options.segments_kib:
+        if kib <= 0:
+            parser.error(f"--segments-kib {kib} is no length of a segment")
+        for name, mib in [*(("--mibs", mib) for mib in options.mibs), ("--p2pd-mib", options.p2pd_mib)]:
+            if mib <= 0 or 1024 * mib % kib:
+                parser.error(f"{name} {mib} is no whole number of segments of {kib} KiB")
+    return options
+
+
+def main() -> None:
+    options = parse()
     with tempfile.TemporaryDirectory() as folder:
-        for mbit, mib in zip(options.mbits.split(","), options.mibs.split(","), strict=True):
-            for milliseconds in map(float, options.rtts_ms.split(",")):
-                cell = Cell(float(mbit), milliseconds / 1000, int(mib), options.p2pd_mib, options.repetitions)
-                measured(cell, segments_kib, Path(folder) / f"{mbit} {milliseconds}")
+        for mbit, mib in zip(options.mbits, options.mibs, strict=True):
+            for milliseconds in options.rtts_ms:
+                cell = Cell(mbit, milliseconds / 1000, mib, options.p2pd_mib, options.repetitions)
+                measured(cell, options.segments_kib, Path(folder) / f"{mbit:g} {milliseconds:g}")
 
 
 if __name__ == "__main__":

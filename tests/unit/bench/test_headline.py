@@ -14,6 +14,7 @@ from tests.bench.headline.ground import HEADERS, Ground
 from tests.bench.headline.legs import LEGS, LegRun, Length, found_leg
 from tests.bench.headline.picture import draw
 from tests.bench.headline.planned import planned_tokens_per_s
+from tests.bench.headline.waits import ENDED, note, waited_s
 from tests.harness.running.network_namespaces import Network
 
 GROUND = Ground(2, 31.0, 0.1, 64, 2, 32)
@@ -75,3 +76,18 @@ def test_rows_say_how_many_times_ddp_and_draw_a_picture(tmp_path: Path) -> None:
 
 def test_loss_at_a_time_is_the_newest_that_was_known() -> None:
     assert loss_at(((0.0, 6.0), (5.0, 5.0)), 4.9) == 6.0
+
+
+def test_waits_count_by_their_part_within_what_is_measured(tmp_path: Path) -> None:
+    notes = tmp_path / "a.waits"
+    assert waited_s(notes, 0.0, 10.0) == 0.0
+    notes.write_text(
+        "began 1.0\nended 12.0\n"  # from before the window
+        "began 13.0\nended 13.5\n"
+        "began 14.0\nbegan 15.0\nended 15.25\n"  # whose trainer died in it, and the next one
+        "began 19.0\n"  # not over
+    )
+    assert waited_s(notes, 10.0, 20.0) == pytest.approx(2.0 + 0.5 + 0.25 + 1.0)
+    assert waited_s(notes, 2.0, 3.0) == 1.0
+    note(notes, ENDED)
+    assert waited_s(notes, 20.0, 21.0) == pytest.approx(1.0)
