@@ -31,6 +31,7 @@ SHORTEST = {
     "links.fixed_cost": "--sites 2 --rtts-ms 20 --connections 8 --rounds 1",
     "links.whole_rounds": "--sites 2 --rtts-ms 20 --rounds 1 --inner-steps 5 --step-s 0.05",
     "links.added_delay": "--mbits 50 --rtts-ms 20 --mib 16",
+    "links.byte_cost": "--mib 4 --segments-kib 1024 --repetitions 1",
     "links.data_plane": "--mbits 200 --rtts-ms 20 --mibs 16 --segments-kib 1024 --p2pd-mib 4 --repetitions 1",
     "links.predicted": "--mbits 400 --rtts-ms 20 --rounds 1 --hidden-size 32 --step-s 0.05",
     "headline": "--sites 2 --ratios 2 --legs default --hidden-size 32 --batch-sequences 1 --step-s 0.05 --rounds 1"
