@@ -66,7 +66,13 @@ class FrameKind(IntEnum):
     FOUND = 12
     """Message FetchHeader; PIECE frames follow."""
 
+    @staticmethod
+    def named(kinds: "Kinds") -> str:
+        """In words; none: what may come in place of any."""
+        return " or ".join(kind.name for kind in kinds) or "a refusal"
 
+
+Kinds = tuple[FrameKind, ...]
 PAYLOAD_BYTES_MAX: Final[dict[FrameKind, int]] = {
     FrameKind.MESSAGE: MESSAGE_BYTES_MAX,
     FrameKind.CALL: MESSAGE_BYTES_MAX,
@@ -103,7 +109,7 @@ class Frame:
     """A complete frame whose digest was right, if it has one."""
 
     kind: FrameKind
-    payload: bytes | bytearray
+    payload: bytes | bytearray | memoryview
     """`bytes` for all kinds but PIECE."""
 
     @property
@@ -159,7 +165,7 @@ def decode_prelude(data: bytes, *, is_sealed: bool = False) -> Prelude:
     return prelude
 
 
-def finish_frame(prelude: Prelude, payload: bytes | bytearray) -> Frame:
+def finish_frame(prelude: Prelude, payload: bytes | bytearray | memoryview) -> Frame:
     """The frame, once its payload is complete. Raises WireError if length or digest is wrong."""
     if len(payload) != prelude.length:
         raise WireError("truncated", f"{prelude.kind.name}: {len(payload)} of {prelude.length} bytes")
@@ -176,7 +182,7 @@ def encode_piece_header(index: int) -> bytes:
     return index.to_bytes(PIECE_HEADER_BYTES, "big")
 
 
-def split_piece(payload: bytes | bytearray) -> tuple[int, memoryview]:
+def split_piece(payload: bytes | bytearray | memoryview) -> tuple[int, memoryview]:
     """(index, data) of a PIECE payload; the data is a view, not a copy."""
     if len(payload) < PIECE_HEADER_BYTES:
         raise WireError("truncated", f"PIECE payload of {len(payload)} bytes")

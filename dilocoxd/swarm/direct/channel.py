@@ -4,18 +4,58 @@ asyncio's streams copy each byte twice more; at a gigabit per second that is a g
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from dilocoxd.errors import WireError
 from dilocoxd.swarm.streams.ends import Patience
+from dilocoxd.wire.frames import PIECE_BYTES, PIECE_HEADER_BYTES
 
-BLOCK_BYTES: Final = 65 * 1024
-"""Kept ready for what is due, and then as much again as has come: a frame takes no more memory than twice what came. A
-little over a quarter of a piece, which so is read in three steps."""
+WHOLE_BYTES: Final = PIECE_HEADER_BYTES + PIECE_BYTES
+"""Of a frame that carries a whole piece."""
+BLOCK_BYTES: Final = PIECE_HEADER_BYTES + PIECE_BYTES // 4
+"""Kept ready for what is due; once it is full, there is room for all of it: no frame takes more memory than four times
+what came of it."""
 SPILL_BYTES: Final = 2 * 1024
 """Arrives before anybody has asked for it: the front of a frame, or a few small ones. More waits, undeciphered or in
 the kernel, whose window then tells the other side; what is large goes to its place without another copy."""
+SPARE_MAX: Final = 48
+"""Buffers that are kept for the pieces to come."""
+
+
+class SpareBuffers:
+    """Memory of pieces that were given away, used again: fresh memory costs zeros, and a page fault for each 4 KiB."""
+
+    def __init__(self) -> None:
+        self._kept: deque[bytearray] = deque(maxlen=SPARE_MAX)
+
+    def take(self, length: int) -> bytearray:
+        """So many bytes, of any content if they are those of a whole piece."""
+        if length != WHOLE_BYTES:
+            return bytearray(length)
+        for _ in range(len(self._kept)):
+            buffer = self._kept.pop()  # given back last, and so still in the processor's cache
+            if _is_free(buffer):
+                return buffer
+            self._kept.appendleft(buffer)
+        return bytearray(length)
+
+    def give(self, buffer: bytearray) -> None:
+        """It may be used again once nobody looks at it."""
+        if len(buffer) == WHOLE_BYTES:
+            self._kept.append(buffer)
+
+
+def _is_free(buffer: bytearray) -> bool:
+    try:
+        buffer.append(buffer.pop())
+    except BufferError:  # there is a view of it: of a thread that writes it to a disk, even if nobody waits for that
+        return False
+    return True
+
+
+_SPARE: Final = SpareBuffers()
 
 
 class Channel(asyncio.BufferedProtocol):
@@ -28,6 +68,7 @@ class Channel(asyncio.BufferedProtocol):
         """Bytes that readers were given."""
         self.num_heard = 0
         """Bytes that came, for which TLS has vouched; those of half a frame, too."""
+        self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._spill = bytearray(SPILL_BYTES)
         self._start = self._end = 0
@@ -67,7 +108,7 @@ class Channel(asyncio.BufferedProtocol):
         self.num_heard += nbytes
         if self._target is not None:
             self._filled += nbytes
-            self._heard_at = asyncio.get_running_loop().time()
+            self._heard_at = self._loop.time()
             if self._heard_first is None:
                 self._heard_first = self._heard_at
             if self._filled < self._length:
@@ -125,29 +166,30 @@ class Channel(asyncio.BufferedProtocol):
         """Ended or broken; what came before may be unread."""
         return self._is_ended or self._transport is None or self._transport.is_closing()
 
-    async def read_whole(self, length: int, patience: Patience, hold: Callable[[int], None]) -> bytearray:
-        """So many bytes, fewer only at the end. `hold` is told what is kept ready for bytes that have not come.
+    async def read_whole(self, length: int, patience: Patience, hold: Callable[[int], None]) -> memoryview:
+        """So many bytes, fewer only at the end; they stay as they are for as long as somebody looks at them. `hold` is
+        told what is kept ready for bytes that have not come.
 
         Raises OSError; TimeoutError, when the reader has no more patience.
         """
         self._data, self._filled, self._length, self._hold = bytearray(min(BLOCK_BYTES, length)), 0, length, hold
         self._filled = self._take(memoryview(self._data))
-        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_at = self._loop.time()
         self._heard_first = self._heard_at if self._filled else None
-        if self._filled < length:
-            self._hold(len(self._data))
-            await self._fill(patience)
-        data, self._data = self._data, bytearray()
-        if len(data) != self._filled:
-            del data[self._filled :]
-        return data
+        try:
+            if self._filled < length:
+                self._hold(len(self._data))
+                await self._fill(patience)
+            return memoryview(self._data)[: self._filled]
+        finally:
+            _SPARE.give(self._data)
+            self._data = bytearray()
 
     def _aim(self) -> None:
         """What comes next goes behind what is here, in more room if there is none left. Raises what `hold` raises."""
         if self._filled == len(self._data):
-            length = min(2 * self._filled, self._length)
-            self._hold(length - self._filled)
-            larger = bytearray(length)
+            self._hold(self._length - self._filled)
+            larger = _SPARE.take(self._length)
             larger[: self._filled] = self._data
             self._data = larger
         self._target = memoryview(self._data)[self._filled :]
@@ -155,11 +197,11 @@ class Channel(asyncio.BufferedProtocol):
     async def _fill(self, patience: Patience) -> None:
         """Return when all is here, or the connection has ended."""
         if not self._is_ended:
-            loop, before = asyncio.get_running_loop(), self._filled
+            before = self._filled
             self._patience = patience
             self._aim()
             self._resume()
-            self._reader = loop.create_future()
+            self._reader = self._loop.create_future()
             self._look(self._reader)
             try:
                 await self._reader
@@ -173,7 +215,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def _look(self, reader: "asyncio.Future[None]") -> None:
         """End the wait when it has lasted too long; else look again when it will have."""
-        patience, loop = self._patience, asyncio.get_running_loop()
+        patience, loop = self._patience, self._loop
         if self._heard_first is None:
             due = self._heard_at + patience.first_s
         else:
@@ -208,7 +250,7 @@ class Channel(asyncio.BufferedProtocol):
                     raise self._error
                 return b""
             self._resume()
-            self._reader = asyncio.get_running_loop().create_future()
+            self._reader = self._loop.create_future()
             try:
                 await self._reader
             finally:
@@ -222,10 +264,18 @@ class Channel(asyncio.BufferedProtocol):
         self._transport.write(data)
 
     def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
-        """The same, of several: what is small goes in one packet with what is large."""
+        """The same, of several: those that are small go as one record of TLS, in one packet with what is large."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the connection is over")
-        self._transport.writelines(parts)
+        small: list[bytes | memoryview] = []
+        for part in parts:
+            if len(part) < SPILL_BYTES:
+                small.append(part)
+            else:
+                self._transport.writelines((b"".join(small), part) if small else (part,))
+                small.clear()
+        if small:
+            self._transport.write(b"".join(small))
 
     @property
     def has_room(self) -> bool:
@@ -235,7 +285,7 @@ class Channel(asyncio.BufferedProtocol):
     async def drain(self) -> None:
         """Return when there is room for more. Raises OSError when the connection is over."""
         while self._is_full and not self._is_ended:
-            self._writer = asyncio.get_running_loop().create_future()
+            self._writer = self._loop.create_future()
             try:
                 await self._writer
             finally:

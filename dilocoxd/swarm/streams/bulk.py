@@ -17,7 +17,7 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, HashInOrder, PieceSet, Region
+from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, EarlyPieces, HashInOrder, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
 from dilocoxd.swarm.streams.throttle import PeerGates, SendingPlace, SendingSpeeds
@@ -70,7 +70,7 @@ OnReceived = Callable[[PeerId, SegmentHeader], Awaitable[None]]
 class _Assembly:
     region: Region
     pieces: PieceSet
-    hashed: HashInOrder = field(default_factory=HashInOrder)
+    hashed: HashInOrder
     is_verified: bool = False
     is_forgotten: bool = False
     """Set when its region may be used for something else: lanes that still run must not write any more."""
@@ -84,6 +84,7 @@ class BulkReceiver:
         self._accept = accept
         self._on_received = on_received
         self._assemblies: OrderedDict[tuple[PeerId, SegmentHeader], _Assembly] = OrderedDict()
+        self._early = EarlyPieces()
         self._news = asyncio.Event()
         self.counts: Counter[str] = Counter()
         """payloads_received, bytes_received, pieces_duplicate, payloads_bad_hash."""
@@ -91,7 +92,11 @@ class BulkReceiver:
     def forget(self, is_over: Callable[[SegmentHeader], bool]) -> None:
         """Forget payloads of rounds that are over (their regions may be used again)."""
         for key in [key for key in self._assemblies if is_over(key[1])]:
-            self._assemblies.pop(key).is_forgotten = True
+            self._drop(self._assemblies.pop(key))
+
+    def _drop(self, assembly: _Assembly) -> None:
+        assembly.is_forgotten = True
+        self._early.forget(assembly.hashed)
 
     def look_again(self) -> None:
         """What was not to be taken yet may be now."""
@@ -123,10 +128,10 @@ class BulkReceiver:
         assembly = self._assemblies.get(key)
         if assembly is None or assembly.region != region:
             if assembly is not None:
-                assembly.is_forgotten = True
-            assembly = self._assemblies[key] = _Assembly(region, PieceSet(region.num_pieces))
+                self._drop(assembly)
+            assembly = self._assemblies[key] = _Assembly(region, PieceSet(region.num_pieces), HashInOrder(self._early))
             while len(self._assemblies) > ASSEMBLIES_MAX:
-                self._assemblies.popitem(last=False)[1].is_forgotten = True
+                self._drop(self._assemblies.popitem(last=False)[1])
         self._assemblies.move_to_end(key)
         return assembly
 
@@ -149,8 +154,7 @@ class BulkReceiver:
             return
         await stream.write(FrameKind.HOLDING, assembly.pieces.to_bytes())
         try:
-            while (frame := await stream.read(FrameKind.PIECE, FrameKind.FINISHED)).kind is FrameKind.PIECE:
-                await self._take(assembly, frame.payload)
+            while await self._take_next(stream, assembly):
                 if assembly.pieces.is_complete:  # the opener's FINISHED may be a round trip away
                     await self._settle(stream.peer, header, assembly)
             is_complete = await self._settle(stream.peer, header, assembly)
@@ -175,7 +179,14 @@ class BulkReceiver:
                 return
         await stream.read(FrameKind.FINISHED)
 
-    async def _take(self, assembly: _Assembly, payload: bytes | bytearray) -> None:
+    async def _take_next(self, stream: FrameStream, assembly: _Assembly) -> bool:
+        """False when there is none. Nothing looks at the piece any more then: its memory is for the one behind it."""
+        frame = await stream.read(FrameKind.PIECE, FrameKind.FINISHED)
+        if frame.kind is FrameKind.PIECE:
+            await self._take(assembly, frame.payload)
+        return frame.kind is FrameKind.PIECE
+
+    async def _take(self, assembly: _Assembly, payload: bytes | bytearray | memoryview) -> None:
         if assembly.is_forgotten:
             raise WireError("stale", "the round of this payload is over")
         index, data = split_piece(payload)
@@ -196,7 +207,8 @@ class BulkReceiver:
             if not assembly.is_verified:
                 if await assembly.region.sha256(assembly.hashed) != header.segment_sha256:
                     assembly.pieces.clear()
-                    assembly.hashed = HashInOrder()
+                    self._early.forget(assembly.hashed)
+                    assembly.hashed = HashInOrder(self._early)
                     self.counts["payloads_bad_hash"] += 1
                     raise WireError("bad_hash", f"segment {header.segment} is not what its header says")
                 await self._on_received(peer, header)

@@ -132,14 +132,19 @@ class FetchClient:
     async def _take_pieces(self, stream: FrameStream, target: Region) -> AsyncIterator[int]:
         """Write the pieces of an answer into `target`; yields the length of each when it is written."""
         for expected in range(target.num_pieces):
-            frame = await stream.read(FrameKind.PIECE)
-            index, data = split_piece(frame.payload)
-            if index != expected:
-                raise WireError("out_of_range", f"piece {index} where {expected} was due")
-            await target.write_piece(index, data)
-            self.counts["bytes_received"] += len(data)
-            yield len(data)
+            num_bytes = await self._take_piece(stream, target, expected)
+            self.counts["bytes_received"] += num_bytes
+            yield num_bytes
         await stream.read(FrameKind.FINISHED)
+
+    @staticmethod
+    async def _take_piece(stream: FrameStream, target: Region, expected: int) -> int:
+        """Its length. Nothing looks at the piece any more: its memory is for the one behind it."""
+        index, data = split_piece((await stream.read(FrameKind.PIECE)).payload)
+        if index != expected:
+            raise WireError("out_of_range", f"piece {index} where {expected} was due")
+        await target.write_piece(index, data)
+        return len(data)
 
     async def fetch_range(
         self, peer: PeerId, resource: str, target: Region, *, offset: int, on_bytes: OnBytes = _nobody

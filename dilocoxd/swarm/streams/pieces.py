@@ -12,6 +12,7 @@ import hashlib
 import mmap
 import os
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
@@ -24,6 +25,8 @@ PAYLOAD_BYTES_MAX: Final = 64 * 1024**3
 HASH_STEP_BYTES: Final = 256 * 1024
 MAP_STEP_BYTES: Final = 4 * 1024 * 1024
 """Of shared memory that is looked at without a copy; so much of it counts as ours meanwhile."""
+EARLY_MAX: Final = 32
+"""Pieces that wait in memory for those in front of them: to map their place, and to hash it there, costs more."""
 _F_GET_SEALS: Final = 1034
 _F_SEAL_SHRINK: Final = 2
 
@@ -127,22 +130,65 @@ class Region:
 
 
 class HashInOrder:
-    """sha256 of a region while its pieces come, from the memory in which they came, as long as they come in order."""
+    """sha256 of a region while its pieces come, from the memory in which they came; one that is early waits there for
+    those in front of it, as long as there is room."""
 
-    def __init__(self) -> None:
+    def __init__(self, early: "EarlyPieces | None" = None) -> None:
+        """`early`: where pieces wait; None: they do not, and what follows the first gap is read from its place."""
         self._digest = hashlib.sha256()
         self._num_pieces = self._num_bytes = 0
+        self._early = early
 
     def add(self, index: int, data: memoryview) -> None:
-        """Piece `index` was written to its place, and will not change there."""
+        """Piece `index` was written to its place, and will change neither there nor here."""
         if index == self._num_pieces:
-            self._digest.update(data)
-            self._num_pieces += 1
-            self._num_bytes += len(data)
+            self._update(data)
+            while self._early is not None and (waiting := self._early.take(self, self._num_pieces)) is not None:
+                self._update(waiting)
+        elif self._early is not None:
+            self._early.put(self, index, data)
+
+    def _update(self, data: memoryview) -> None:
+        self._digest.update(data)
+        self._num_pieces += 1
+        self._num_bytes += len(data)
+
+    def give_up(self) -> None:
+        """One of its pieces lost its place: what follows is read from where it was written."""
+        self._early = None
 
     def so_far(self) -> "tuple[hashlib._Hash, int]":
         """A digest to go on with, and of how many bytes it is."""
         return self._digest.copy(), self._num_bytes
+
+
+class EarlyPieces:
+    """Pieces that came before those in front of them, of all payloads together."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[tuple[HashInOrder, int], memoryview] = OrderedDict()
+
+    @property
+    def num_waiting(self) -> int:
+        """Of all payloads."""
+        return len(self._waiting)
+
+    def put(self, hashed: HashInOrder, index: int, data: memoryview) -> None:
+        """Keep one; who waits longest makes room."""
+        self._waiting[hashed, index] = data
+        while self.num_waiting > EARLY_MAX:
+            (other, _), _ = self._waiting.popitem(last=False)
+            self.forget(other)
+
+    def take(self, hashed: HashInOrder, index: int) -> memoryview | None:
+        """It is its turn; None: it is not here."""
+        return self._waiting.pop((hashed, index), None)
+
+    def forget(self, hashed: HashInOrder) -> None:
+        """Nothing of it waits any more, nor will."""
+        hashed.give_up()
+        for key in [key for key in self._waiting if key[0] is hashed]:
+            del self._waiting[key]
 
 
 def _hash_on(fd: int, digest: "hashlib._Hash", offset: int, length: int) -> None:

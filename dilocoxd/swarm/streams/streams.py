@@ -26,6 +26,7 @@ from dilocoxd.wire.frames import (
     UNDIGESTED_SINCE_MINOR,
     Frame,
     FrameKind,
+    Kinds,
     decode_prelude,
     encode_prelude,
     finish_frame,
@@ -99,7 +100,7 @@ class FrameStream:
         """The other side opened it: from now on its half-sent frames are counted, until it is closed."""
         self._room, self._place = room, place
 
-    async def _read_exactly(self, length: int, what: str, timeout_s: float) -> bytearray:
+    async def _read_exactly(self, length: int, expected: Kinds, timeout_s: float) -> bytearray | memoryview:
         """`length` bytes, fewer only if the stream ended; the first within `timeout_s`, then steady progress."""
         before, silence_s = self.bytes_received, self._progress_timeout_s
         patience = Patience(timeout_s, silence_s, silence_s + length / FRAME_BYTES_PER_S_MIN)
@@ -108,12 +109,12 @@ class FrameStream:
         except TimeoutError:
             self.is_broken, num = True, self.bytes_received - before
             took = f"{num} of {length} bytes within {silence_s:g} s" if num else f"nothing within {timeout_s:g} s"
-            raise PeerError(f"{self.peer} sent {took} while {what} was due") from None
+            raise PeerError(f"{self.peer} sent {took} while {FrameKind.named(expected)} was due") from None
         except OSError as error:
             self.is_broken = self._is_ended = True
             raise PeerError(f"{self.peer}: connection broke ({error})") from error
 
-    async def _read_channel(self, length: int, patience: Patience) -> bytearray:
+    async def _read_channel(self, length: int, patience: Patience) -> memoryview:
         assert self._channel is not None
         before = self._channel.num_read
         try:
@@ -152,16 +153,15 @@ class FrameStream:
 
         `timeout_s` bounds the wait for the frame to begin; after that every read must make progress in its own time.
         """
-        what = " or ".join(kind.name for kind in expected) or "a refusal"
-        head = await self._read_exactly(PRELUDE_BYTES, what, timeout_s or self._progress_timeout_s)
+        head = await self._read_exactly(PRELUDE_BYTES, expected, timeout_s or self._progress_timeout_s)
         if not head:
             self._is_ended = True
-            raise PeerError(f"{self.peer} ended the stream before {what}")
+            raise PeerError(f"{self.peer} ended the stream before {FrameKind.named(expected)}")
         prelude = decode_prelude(bytes(head), is_sealed=self._channel is not None)
         if prelude.kind not in expected and prelude.kind is not FrameKind.REFUSED:
-            raise WireError("unexpected_frame", f"{prelude.kind.name} where {what} was due")
+            raise WireError("unexpected_frame", f"{prelude.kind.name} where {FrameKind.named(expected)} was due")
         try:
-            payload = await self._read_exactly(prelude.length, what, self._progress_timeout_s)
+            payload = await self._read_exactly(prelude.length, expected, self._progress_timeout_s)
         finally:
             self._let_go()
         # A piece is written to its place from where it is; all others are small.

@@ -15,9 +15,9 @@ from dilocoxd.errors import StoreError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams import pieces
 from dilocoxd.swarm.streams.bulk import BulkReceiver, BulkSender
-from dilocoxd.swarm.streams.pieces import HashInOrder, Region
+from dilocoxd.swarm.streams.pieces import EarlyPieces, HashInOrder, Region
 from dilocoxd.swarm.streams.refusals import Refused
-from dilocoxd.wire.frames import PIECE_BYTES
+from dilocoxd.wire.frames import PIECE_BYTES, encode_piece_header
 from dilocoxd.wire.messages import SegmentHeader
 from tests.unit.swarm.direct.ends import HEADER, two
 
@@ -54,7 +54,7 @@ async def test_pieces_in_any_order_make_one_hash(
     region: Region, order: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pieces, "MAP_STEP_BYTES", PIECE_BYTES + 4096)
-    begun = HashInOrder()
+    begun = HashInOrder(EarlyPieces() if order[0] % 2 else None)
     for index in order:
         await region.write_piece(index, memoryview(piece(index)))
         begun.add(index, memoryview(piece(index)))
@@ -105,3 +105,47 @@ async def test_payload_that_was_wrong_once_is_taken_when_it_is_right(tmp_path: P
     assert os.pread(region.fd, LENGTH, START) == PAYLOAD
     os.close(wrong)
     os.close(right)
+
+
+async def test_pieces_that_are_early_are_hashed_from_the_memory_in_which_they_came(region: Region) -> None:
+    early = EarlyPieces()
+    begun = HashInOrder(early)
+    for index in reversed(range(NUM_PIECES)):
+        begun.add(index, memoryview(piece(index)))
+    assert await region.sha256(begun) == sha256(PAYLOAD).digest(), "nothing was ever written to its place"
+    assert early.num_waiting == 0
+
+
+async def test_early_pieces_have_so_much_room_and_what_lost_it_is_read_from_its_place(
+    region: Region, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "EARLY_MAX", 2)
+    os.pwrite(region.fd, PAYLOAD, START)
+    early = EarlyPieces()
+    first, second = HashInOrder(early), HashInOrder(early)
+    first.add(1, memoryview(piece(1)))
+    for index in (1, 2):
+        second.add(index, memoryview(bytes(len(piece(index)))))
+        assert early.num_waiting == 2
+    first.add(2, memoryview(piece(2)))
+    assert early.num_waiting == 2, "what lost one keeps none"
+    first.add(0, memoryview(piece(0)))
+    assert first.so_far()[1] == len(piece(0))
+    assert await region.sha256(first) == sha256(PAYLOAD).digest()
+    early.forget(second)
+    assert early.num_waiting == 0
+
+
+async def test_payload_that_is_forgotten_keeps_no_early_pieces(region: Region) -> None:
+    """Its round is over before the piece in front came."""
+
+    async def received(peer: PeerId, header: SegmentHeader) -> None:
+        raise AssertionError("nothing was received whole")
+
+    header = replace(HEADER, segment_bytes=LENGTH, piece_bytes=LENGTH)
+    receiver = BulkReceiver(lambda peer, header: region, received)
+    assembly = receiver._assembly(PeerId("a peer"), header)
+    await receiver._take(assembly, encode_piece_header(1) + piece(1))
+    assert receiver._early.num_waiting == 1
+    receiver.forget(lambda header: True)
+    assert receiver._early.num_waiting == 0
