@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from dilocoxd.trainer.optimizer import (
 from dilocoxd.trainer.parallel.local import Extent, is_cut_by_tensor, local
 from dilocoxd.trainer.parameters.copies import copies_for
 from dilocoxd.trainer.pipeline import Pipeline
+
+log = logging.getLogger(__name__)
 
 
 class InnerTraining:
@@ -117,6 +120,12 @@ class InnerTraining:
         num_found, sum_of_steps = channel.sum((float(found is not None), float(step)))
         num_ranks = self.pipeline.config.world_size
         if found is None or num_found != num_ranks or sum_of_steps != step * num_ranks:
+            if folder is not None:
+                log.warning(
+                    "checkpoint %s is not used, for it is damaged or another model's, here or at another rank: moments"
+                    " and the place in this site's own text begin anew",
+                    folder.name,
+                )
             return False
         self.progress, moments = found
         for part in self._optimizer.parts:

@@ -318,6 +318,7 @@ def test_a_damaged_checkpoint_means_a_fresh_optimizer_not_a_crash(site: TrainerS
     site.launch()
     site.start_training(phase=1)
     assert site.expect(local_trainer.StepDone).global_step == 1
+    assert "checkpoint 000000000004 is not used" in site.log(), "nobody would know why the loss rises"
 
 
 def test_loss_falls_below_the_unigram_entropy_within_a_few_phases(site: TrainerSite) -> None:
