@@ -162,7 +162,7 @@ class Swarm:
         if self.data is not None:
             port = self.data.port
             self.gate.data_port = lambda: port
-            self.data.tell(self._data_hosts.is_connected, self._listener, self.bulk_out.speed_to)
+            self.data.tell(self._data_hosts.is_connected, self._listener, self.bulk_out.speeds.to)
             self.data.listener.on_refused = lambda error: self.guard.count("data", error.code)
 
     async def _serve_data(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:

@@ -54,7 +54,7 @@ class _Ways:
         gate = StreamGate(NoStreams(), RunId(got.run_id), PeerGuard(loop.time), Doorkeeper())
         gate.data = self.plane
         self.gate, self.sender = gate, BulkSender(gate, lanes_max=got.lanes)
-        self.plane.speed_to = self.sender.speed_to
+        self.plane.speed_to = self.sender.speeds.to
         for peer in peers.values():
             self.plane.meet(PeerId(peer.peer), peer.port)
 

@@ -109,6 +109,10 @@ class SendingSpeeds:
         while len(self.bytes_per_s) > SPEEDS_MAX:
             del self.bytes_per_s[next(iter(self.bytes_per_s))]
 
+    def to(self, peer: PeerId) -> float:
+        """Smoothed, to this one; 0: not known."""
+        return self.bytes_per_s.get(peer, 0.0)
+
     def fastest(self) -> float | None:
         """While something is sent: 0 = not known yet. None while nothing is."""
         return max(self.bytes_per_s.values(), default=0.0) if self._busy else None
