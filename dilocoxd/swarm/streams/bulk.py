@@ -268,8 +268,6 @@ class BulkSender:
         """Smoothed speed of recent payloads together, per receiver."""
         self.sending_speed = self.speeds.fastest
         """Measured bytes per second (0 = not known yet) while a payload is being sent; None while none is."""
-        self.speed_to = lambda peer: self.bytes_per_s.get(peer, 0.0)
-        """The same to one peer, whether or not anything is under way."""
         self._lanes = PeerGates(LANES_PER_PEER)
 
     async def send_segment(
