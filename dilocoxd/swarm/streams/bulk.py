@@ -205,9 +205,9 @@ class BulkReceiver:
             if not assembly.pieces.is_complete:
                 return False
             if not assembly.is_verified:
+                self._early.forget(assembly.hashed)  # what is left to hash is read from its place
                 if await assembly.region.sha256(assembly.hashed) != header.segment_sha256:
                     assembly.pieces.clear()
-                    self._early.forget(assembly.hashed)
                     assembly.hashed = HashInOrder(self._early)
                     self.counts["payloads_bad_hash"] += 1
                     raise WireError("bad_hash", f"segment {header.segment} is not what its header says")

@@ -27,6 +27,8 @@ MAP_STEP_BYTES: Final = 4 * 1024 * 1024
 """Of shared memory that is looked at without a copy; so much of it counts as ours meanwhile."""
 EARLY_MAX: Final = 32
 """Pieces that wait in memory for those in front of them: to map their place, and to hash it there, costs more."""
+TURN_PIECES: Final = 8
+"""Hashed at a time when the one in front of them comes: a millisecond, in which the event loop does nothing else."""
 _F_GET_SEALS: Final = 1034
 _F_SEAL_SHRINK: Final = 2
 
@@ -143,10 +145,12 @@ class HashInOrder:
         """Piece `index` was written to its place, and will change neither there nor here."""
         if index == self._num_pieces:
             self._update(data)
-            while self._early is not None and (waiting := self._early.take(self, self._num_pieces)) is not None:
-                self._update(waiting)
         elif self._early is not None:
             self._early.put(self, index, data)
+        for _ in range(TURN_PIECES):
+            if self._early is None or (waiting := self._early.take(self, self._num_pieces)) is None:
+                return
+            self._update(waiting)
 
     def _update(self, data: memoryview) -> None:
         self._digest.update(data)
