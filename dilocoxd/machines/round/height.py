@@ -344,14 +344,10 @@ class Height:
         if self.words.is_further(peer, attempt, known) and not is_alone_with_it:
             self.book.raised(peer)
         self.words.claim(peer, attempt)
-        return self.jump_violation(peer, attempt)
-
-    def jump_violation(self, peer: PeerId, attempt: Attempt) -> Violation | None:
-        """Whether this attempt of the peer is too far away to be believed (R5.2, R5.6)."""
         own, jump_max = self.attempt.index, self.limits.attempt_jump_max
         if attempt <= own + jump_max:
             return None  # as a rule: nobody need be asked
-        is_alone = self.book.is_alone_with(peer) or self.may_need(peer)
+        is_alone = is_alone_with_it or self.may_need(peer)
         problem = self.words.jump_problem(peer, attempt, own, jump_max, is_alone=is_alone)
         return Violation(peer, "attempt_jump", problem) if problem else None
 

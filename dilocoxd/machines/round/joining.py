@@ -110,9 +110,10 @@ def on_abandon(height: Height, peer: PeerId, abandon: Abandon, state: str) -> Gi
     attempt that nobody can have been in (R5.2)."""
     if abandon.round != height.round:
         return None
-    own = height.attempt.index
-    if (violation := height.jump_violation(peer, abandon.attempt)) is not None:
-        return violation
+    own, jump_max = height.attempt.index, height.limits.attempt_jump_max
+    is_alone = height.book.is_alone_with(peer)
+    if problem := height.words.jump_problem(peer, abandon.attempt, own, jump_max, is_alone=is_alone):
+        return Violation(peer, "attempt_jump", problem)
     # Names of nobody would fill the table, and nobody else's complaints would count.
     known = {height.me, *height.book.views()}
     blamed = sorted(known.intersection(abandon.blames))

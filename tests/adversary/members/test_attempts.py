@@ -22,7 +22,7 @@ PHASE_S = 0.5
 def meet_liar(folder: Path, site: SiteProcess) -> SiteProcess:
     """Of the same run, just started."""
     liar = join_run(folder, "liar", site)
-    patched(liar, "lie_attempts", phase_s=PHASE_S)
+    patched(liar, "members.lie_attempts", phase_s=PHASE_S)
     return liar
 
 

@@ -51,7 +51,7 @@ def test_who_shows_each_of_the_others_another_invite_is_evicted_all_the_same(tmp
             for site in (b, c):
                 site.start_without_model(PHASE_S)
             liar.environment |= {"SHOWN_TO": str(c.says("peer_id")), "SECOND": another_membership(a, liar)}
-            patched(liar, "lie_two_invites", phase_s=PHASE_S)
+            patched(liar, "members.lie_two_invites", phase_s=PHASE_S)
             open_run_dir(a.run_dir).authority_key.unlink()  # who has none votes
             honest, peer = (a, b, c), str(liar.says("peer_id"))
             everybody = [str(site.says("peer_id")) for site in (*honest, liar)]

@@ -164,7 +164,7 @@ class Heard:
                 pass  # R10.7
             case m.Vote() if self.place is not None and message.parent == self.place[1]:
                 self.votes.setdefault((message.vote.peer, message.attempt), message.entry_hash)
-            case m.Abandon() if self.is_believed(peer, message.attempt):
+            case m.Abandon() if self.is_believed(peer, message.attempt, is_led=False):
                 self.left[peer] = message.attempt
                 for other in (one for one in message.blames if one in self.views or one == self.me):
                     self.blames[peer, other] = message.round + CONFLICT_ROUNDS
@@ -212,13 +212,13 @@ class Heard:
         """The latest that anybody else claims (R5)."""
         return max([self.attempt, *(attempt for other, attempt in self.claims.items() if other != without)])
 
-    def is_believed(self, peer: PeerId, attempt: int) -> bool:
-        """Not too far beyond every attempt that is known (R5)."""
+    def is_believed(self, peer: PeerId, attempt: int, *, is_led: bool = True) -> bool:
+        """Not too far beyond every attempt that is known (R5). `is_led`: it may have been led there (R5.5)."""
         jump_max = self.limits.attempt_jump_max
         if attempt <= self.attempt + jump_max:
             return True  # as a rule: nobody need be asked
         is_alone = not [other for other in self.live() if other != peer]
-        return is_alone or self.may_need(peer) or attempt <= self.known_attempt(peer) + jump_max
+        return is_alone or (is_led and self.may_need(peer)) or attempt <= self.known_attempt(peer) + jump_max
 
     def is_suspected(self, peer: PeerId) -> bool:
         return self.suspicion.get(peer, 0) > SUSPICION_MAX

@@ -1,0 +1,1 @@
+"""Daemons whose word about rounds or memberships is a lie."""
