@@ -20,7 +20,7 @@ STANDING: Final = (
         "views",
         "peers.record:Standing.view",
         "membership; Ready from further down (R6.8)",
-        "the next word of membership that differs from its last",
+        "the next, different word of membership",
     ),
     StandingRow(
         "departed",
