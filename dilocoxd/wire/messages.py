@@ -11,9 +11,11 @@ from dilocoxd.wire.entry import CONTRIBUTORS_MAX, EVIDENCE_MAX, Contribution, Ev
 from dilocoxd.wire.merkle import PROOF_MAX
 
 PROTOCOL_MAJOR = 2
-PROTOCOL_MINOR = 2
+PROTOCOL_MINOR = 3
 MESSAGE_BYTES_MAX = 1 << 20
 RECORD_BYTES_MAX = 8192
+NODE_PORTS_MAX = 64
+HOSTS_MAX = 4
 
 Round = Annotated[RoundIndex, Bounds(0, 2**63 - 1)]
 Try = Annotated[Attempt, Bounds(0, 2**31 - 1)]
@@ -68,6 +70,25 @@ class AuthorityChanges:
     """Who may admit sites, as far as the sender knows: one encoded AuthorityChange each (wire/authorities.py)."""
 
     items: Annotated[tuple[Annotated[bytes, Length(1, CHANGE_BYTES_MAX)], ...], Length(1, 15)]
+
+
+@dataclass(frozen=True, slots=True)
+class NodePort:
+    """Where a node of the sender takes contributions to the segments [first, stop) by data connections (S12)."""
+
+    first: Annotated[int, Bounds(0, 65535)]
+    stop: Annotated[int, Bounds(1, 65536)]
+    port: Annotated[int, Bounds(1, 65535)]
+    hosts: Annotated[tuple[Annotated[str, Length(1, 64)], ...], Length(1, HOSTS_MAX)]
+    """IP addresses, best first."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataPorts:
+    """All that the sender has now, by first segment; empty: none any more. Whoever does not know it sends to the sender
+    itself."""
+
+    ports: Annotated[tuple[NodePort, ...], Length(0, NODE_PORTS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +306,7 @@ PEER_MESSAGES = Registry(
         48: AuthorityChanges,
         50: TakeBack,
         52: FalseSum,
+        53: DataPorts,
     },
     size_max=MESSAGE_BYTES_MAX,
 )

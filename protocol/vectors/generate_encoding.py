@@ -165,6 +165,29 @@ def broken_losses():
     yield "more than 16 KiB", 0, "too_large", losses([[2**62 + phase, 10**9] for phase in range(1100)])
 
 
+def ports(*of):
+    """S12: the bytes of DataPorts."""
+    return pack([53, [[first, stop, port, list(hosts)] for first, stop, port, *hosts in of]])
+
+
+def valid_ports():
+    yield ports()
+    yield ports((0, 1, 1, "192.0.2.7"))
+    yield ports((0, 3, 31341, "192.0.2.7", "2001:db8::7"), (3, 4, 31341, "192.0.2.8"), (9, 65536, 65535, "::1"))
+
+
+def broken_ports():
+    yield "no segments", ports((3, 3, 31341, "192.0.2.7"))
+    yield "segments that descend", ports((3, 2, 31341, "192.0.2.7"))
+    yield "a segment at two ports", ports((0, 3, 31341, "192.0.2.7"), (2, 4, 31341, "192.0.2.8"))
+    yield "ports that do not ascend", ports((3, 4, 31341, "192.0.2.7"), (0, 3, 31341, "192.0.2.8"))
+    yield "the same one twice", ports((0, 3, 31341, "192.0.2.7"), (0, 3, 31341, "192.0.2.7"))
+    yield "a name for a host", ports((0, 3, 31341, "node.example"))
+    yield "a second host that is none", ports((0, 3, 31341, "192.0.2.7", "192.0.2"))
+    yield "an address of a single link", ports((0, 3, 31341, "fe80::1%eth0"))
+    yield "an address with a port", ports((0, 3, 31341, "192.0.2.7:31341"))
+
+
 def main():
     rows = [{"broken": what, "code": code, "bytes": data.hex()} for what, data, code in broken_bytes()]
     small = [row for row in broken_messages() if len(row["bytes"]) <= 40_000]
@@ -174,6 +197,8 @@ def main():
         "valid": list(valid_messages()),
         "failing": rows + small,
         "ignored": ignored,
+        "ports": [data.hex() for data in valid_ports()],
+        "broken_ports": [{"broken": what, "bytes": data.hex()} for what, data in broken_ports()],
         "losses": [{"first": first, "pairs": pairs, "bytes": losses(pairs).hex()} for first, pairs in valid_losses()],
         "broken_losses": [
             {"broken": what, "first": first, "code": code, "bytes": data.hex()}

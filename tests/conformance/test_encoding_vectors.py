@@ -1,4 +1,4 @@
-"""protocol/vectors/encoding.json against the implementation (protocol E1, E2, E3, E4, E5, E6, L20)."""
+"""protocol/vectors/encoding.json against the implementation (protocol E1, E2, E3, E4, E5, E6, L20, S12)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from dilocoxd.daemon.uploads.port_book import PortBook
 from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId
 from dilocoxd.wire.codec import _flatten
 from dilocoxd.wire.messages import PEER_MESSAGES
 from dilocoxd.wire.records import (
@@ -72,6 +74,23 @@ def test_broken_losses_are_refused_with_their_code(row: dict[str, Any]) -> None:
     with pytest.raises(WireError) as caught:
         decode_phase_losses(bytes.fromhex(row["bytes"]), row["first"])
     assert caught.value.code == row["code"]
+
+
+@pytest.mark.parametrize("data", LOADED["ports"])
+def test_ports_of_nodes_are_taken(data: str) -> None:
+    book, peer = PortBook(), PeerId("peer")
+    said = PEER_MESSAGES.decode(bytes.fromhex(data))
+    book.take(peer, said)
+    assert list(book.all().values()) == list(said.ports)
+
+
+@pytest.mark.parametrize("row", LOADED["broken_ports"], ids=lambda row: row["broken"].replace(" ", "_"))
+def test_broken_ports_of_nodes_are_refused_and_those_before_them_count_no_more(row: dict[str, Any]) -> None:
+    book, peer = PortBook(), PeerId("peer")
+    book.take(peer, PEER_MESSAGES.decode(bytes.fromhex(LOADED["ports"][-1])))
+    with pytest.raises(WireError) as caught:
+        book.take(peer, PEER_MESSAGES.decode(bytes.fromhex(row["bytes"])))
+    assert caught.value.code == "malformed" and not book.all()
 
 
 def test_only_losses_that_can_be_told_are_told_and_the_longest_answer_fits() -> None:

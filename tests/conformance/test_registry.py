@@ -19,7 +19,7 @@ REGISTRY: dict[str, Any] = tomllib.loads((ROOT / "protocol" / "registry.toml").r
 STRUCTS = (
     *(entry.Contribution, entry.Signature, entry.VotedEntry, entry.Evidence, entry.Entry),
     *(entry.VoteFor, entry.SignedVote, entry.SignedEntry, messages.Lock),
-    *(audit.ShareProof, audit.SumProof),
+    *(audit.ShareProof, audit.SumProof, messages.NodePort),
 )
 ADMISSION = (
     admission.AuthoritySignature,
