@@ -204,6 +204,8 @@ class BulkReceiver:
         async with assembly.lock:
             if not assembly.pieces.is_complete:
                 return False
+            if assembly.is_forgotten:
+                raise WireError("stale", "the round of this payload is over")
             if not assembly.is_verified:
                 self._early.forget(assembly.hashed)  # what is left to hash is read from its place
                 if await assembly.region.sha256(assembly.hashed) != header.segment_sha256:
