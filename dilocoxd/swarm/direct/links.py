@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import socket
 import ssl
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from dilocoxd.swarm.direct.sockets import tune
 HANDSHAKE_S: Final = 10.0
 """Of a long and lossy link: some round trips, and one packet that is lost twice."""
 SHUTDOWN_S: Final = 3.0
+IDLE_S: Final = 300.0
+"""A connection nobody has used for so long is closed by its opener."""
 WRITE_BUFFER_BYTES: Final = 256 * 1024
 """Of ours, before a writer waits; what is written at a time is a frame of at most as much. More would lie here for the
 connection that is slowest at the end, while others have nothing left."""
@@ -59,6 +62,8 @@ class DataLink:
     """Whether the other side takes pieces without a digest."""
     is_of_node: bool = False
     """It came from a node of the peer, which may be cut off while the peer is not."""
+    ends_at: float = math.inf
+    """With the certificate of the node at the other end: then it carries what it has begun, and nothing else."""
     idle_since: float = 0.0
     num_under_way: int = 0
     """Exchanges that have begun and are not over."""
@@ -70,6 +75,11 @@ class DataLink:
     """It was opened with a certificate that we show no more: it carries what it has begun, and nothing else."""
     newest: Turn | None = None
     """Of the exchange that began last, while it is not over."""
+
+    @property
+    def rests_until(self) -> float:
+        """So long it is kept without an exchange."""
+        return min(self.ends_at, self.idle_since + IDLE_S)
 
     @property
     def is_over(self) -> bool:

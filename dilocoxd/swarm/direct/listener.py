@@ -9,7 +9,7 @@ import contextlib
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from typing import Final
 
 from dilocoxd.errors import PeerError, WireError
@@ -85,6 +85,15 @@ class DataListener:
         self._context = self._credentials.server_context()
         for anchor in self._anchors.values():
             self._context.load_verify_locations(cadata=anchor)
+
+    def believed(self) -> Mapping[PeerId, bytes]:
+        """Who may come, with DER of their public keys; to be read only."""
+        return self._keys
+
+    def renew(self, credentials: Credentials) -> None:
+        """Show this certificate to whoever comes from now on."""
+        self._credentials = credentials
+        self._forget(set())
 
     def links(self, peer: PeerId) -> list[DataLink]:
         """Connections that came from it and are open."""

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from dilocoxd.errors import WireError
+from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.certificates import (
     NODE_LIFE,
     NODE_SUBJECT,
@@ -26,8 +27,25 @@ from dilocoxd.swarm.discovery.identity import Identity
 
 NODES_SINCE_MINOR: Final = 2
 """Minor version of the protocol from which on connections of nodes are told from those of daemons."""
+PORTS_SINCE_MINOR: Final = 3
+"""Likewise, from which on nodes take contributions at ports of their own (S12)."""
 NODE_LIFE_S: Final = NODE_LIFE.total_seconds()
 """Of a certificate, which is renewed at half of it."""
+
+
+def way_to_node(peer: PeerId, number: int) -> PeerId:
+    """What data planes and senders call the way to a port of a node of `peer`, beside that to `peer` itself."""
+    return PeerId(f"{peer}#{number}")
+
+
+def site_of(way: PeerId) -> PeerId:
+    """The peer that a way leads to."""
+    return PeerId(way.partition("#")[0])
+
+
+def is_to_node(way: PeerId) -> bool:
+    """Whether it leads to a port of a node."""
+    return "#" in way
 
 
 def certify(identity: Identity, public_key_der: bytes, *, life_s: float = NODE_LIFE_S) -> bytes:

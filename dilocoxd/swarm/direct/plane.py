@@ -19,9 +19,9 @@ from dilocoxd.swarm.direct.certificates import PROTOCOLS, Credentials, proven_pe
 from dilocoxd.swarm.direct.links import DataLink, open_link
 from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.looks import HostLooks
-from dilocoxd.swarm.direct.nodes import is_from_node
+from dilocoxd.swarm.direct.nodes import is_from_node, is_to_node, life_left_s, site_of
 from dilocoxd.swarm.direct.refusals import look
-from dilocoxd.swarm.direct.routes import IDLE_S, RETRY_FIRST_S, Route, RouteView
+from dilocoxd.swarm.direct.routes import RETRY_FIRST_S, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
 from dilocoxd.swarm.interface import Listener
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
@@ -225,7 +225,9 @@ class DataPlane:
         now = asyncio.get_running_loop().time()
         for peer, route in self._routes.items():
             is_alone = peer not in in_touch
-            route.trim(lambda link, is_alone=is_alone: is_alone or link.is_over or now - link.idle_since > IDLE_S)  # type: ignore[misc]
+            for link in route.used:
+                link.is_outdated = link.is_outdated or now >= link.ends_at
+            route.trim(lambda link, is_alone=is_alone: is_alone or link.is_over or now >= link.rests_until)  # type: ignore[misc]
 
     def _try_due(self, group: asyncio.TaskGroup, in_touch: Set[PeerId]) -> None:
         now = asyncio.get_running_loop().time()
@@ -269,9 +271,13 @@ class DataPlane:
         shown, is_welcome = self._credentials, False
         link = await open_link(host, route.port, self._context(route, protocol), timeout_s=connect_s)
         try:
-            proven_peer(link.certificate(), {route.peer: route.public_key})
-            if is_from_node(link.certificate()):
-                raise PeerError(f"a node of {route.peer} answers at its data port, which takes nothing for it")
+            proven_peer(link.certificate(), {site_of(route.peer): route.public_key})
+            if is_from_node(link.certificate()) is not is_to_node(route.peer):
+                what = (
+                    "no node answers at a port of one" if is_to_node(route.peer) else "a node answers at its data port"
+                )
+                raise PeerError(f"{site_of(route.peer)}: {what}, and nothing is taken there in its name")
+            life_s = life_left_s(link.certificate())
             if link.protocol() != protocol:
                 raise PeerError(f"{route.peer} knows no data connections for {protocol}")
             stream = FrameStream(route.peer, link.channel, link.channel, progress_timeout_s=self.progress_timeout_s)
@@ -283,6 +289,8 @@ class DataPlane:
                 raise PeerError(f"it speaks protocol {PROTOCOL_MAJOR}.{hello.protocol_minor}, and no later one")
             link.channel.on_ended = lambda: self._note_end(route)
             link.is_outdated = shown is not self._credentials
+            if life_s is not None:
+                link.ends_at = asyncio.get_running_loop().time() + life_s
             link.omits_digests = hello.protocol_minor >= UNDIGESTED_SINCE_MINOR
             route.minor = hello.protocol_minor
             is_welcome = True
@@ -296,7 +304,7 @@ class DataPlane:
 
     def _context(self, route: Route, protocol: str) -> ssl.SSLContext:
         if protocol not in route.contexts:
-            anchor = self._credentials.anchor(route.peer, route.public_key)
+            anchor = self._credentials.anchor(site_of(route.peer), route.public_key)
             try:
                 route.contexts[protocol] = self._credentials.client_context((anchor,), protocol)
             except OSError as error:  # no descriptors left

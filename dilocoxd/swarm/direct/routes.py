@@ -13,8 +13,6 @@ from dilocoxd.swarm.streams.throttle import Writers
 
 RETRY_FIRST_S: Final = 2.0
 RETRY_MAX_S: Final = 120.0
-IDLE_S: Final = 300.0
-"""A connection nobody has used for so long is closed by its opener."""
 
 
 @dataclass(slots=True)
