@@ -36,6 +36,27 @@ class NodeSends:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReceives:
+    """What other sites send straight to the node of an outer part (network.data = "nodes"), since the daemon began."""
+
+    payloads: Annotated[Count, told("Contributions to segments of the part that came straight to the node.")]
+    bytes: Annotated[Count, told("Of these.")]
+    payloads_by_head: Annotated[
+        Count,
+        told(
+            "Contributions to segments of the part that came to the head and were moved to the node: their site does"
+            " not reach the node, speaks an older protocol, or the node failed."
+        ),
+    ]
+    bytes_by_head: Annotated[Count, told("Of these.")]
+    rejected: Annotated[Count, told("Inputs of other sites that the node refused as bad.")]
+    addresses: Annotated[
+        tuple[str, ...], told("Where other sites are told that they reach the node; empty: nowhere now.")
+    ]
+    reason: Annotated[str, told("Why nowhere, in words; empty with addresses.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodePart:
     """An outer part that runs on a node."""
 
@@ -46,6 +67,7 @@ class NodePart:
     state: Annotated[Literal["starting", "waiting", "running"], told("waiting: no node is there that could run it.")]
     since: Unix
     sends: Annotated[NodeSends | None, told('null: the head sends all payloads (network.data = "head").')] = None
+    receives: Annotated[NodeReceives | None, told("null: the head receives all payloads, likewise.")] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +106,7 @@ def nodes_in_words(nodes: Nodes | None) -> str:
     parts += [_running(nodes.stages, "pipeline stage")] if nodes.stages else []
     parts += [f"{plural(nodes.free_places, 'free place')}"] if nodes.free_places else []
     parts += [sent] if (sent := _sent(nodes.parts)) else []
+    parts += [received] if (received := _received(nodes.parts)) else []
     refused = f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}"
     return "; ".join([*parts, *([refused] if nodes.refused else [])])
 
@@ -97,6 +120,17 @@ def _sent(parts: Sequence[NodePart]) -> str:
     unreached = len({site.peer_id for each in sends for site in each.unreached})
     some = f", {plural(unreached, 'site')} not reached by all" if unreached else ""
     return f"{plural(payloads, 'payload')} sent by nodes, {by_head:,} in their place by the head{some}"
+
+
+def _received(parts: Sequence[NodePart]) -> str:
+    """What comes to nodes straight from other sites; empty: nothing."""
+    receives = [each.receives for each in parts if each.receives is not None]
+    if not receives:
+        return ""
+    payloads, by_head = sum(each.payloads for each in receives), sum(each.payloads_by_head for each in receives)
+    rejected = sum(each.rejected for each in receives)
+    some = f", {plural(rejected, 'bad input')} refused" if rejected else ""
+    return f"{plural(payloads, 'payload')} received by nodes, {by_head:,} in their place by the head{some}"
 
 
 def _running(places: Sequence[Place], what: str) -> str:

@@ -45,7 +45,7 @@ from dilocoxd.daemon.round.roles import hold_if_observer
 from dilocoxd.daemon.side_jobs import run_aside
 from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.starting import catch_up, meet_others
-from dilocoxd.daemon.uploads.opening import open_uploads
+from dilocoxd.daemon.uploads.opening import payload_ways
 from dilocoxd.daemon.workers.supervisor import keep_reaper, mark_this_process
 from dilocoxd.errors import ConfigError, PeerError, StoreError, WorkerError
 from dilocoxd.ids import Digest, PeerId
@@ -271,11 +271,9 @@ class App:
         daemon.members.follow_chain()
         await daemon.round_history.recall(daemon.log, daemon.opened.run_dir.events)
         transfers = await daemon.make_rounds(payloads)
-        transfers.uploads = uploads = open_uploads(
-            daemon.site, daemon.opened.config.network, daemon.swarm, daemon.opened.identity
-        )
-        if uploads is not None:
-            helpers.append(group.create_task(uploads.run(), name="uploads of nodes"))
+        network, identity = daemon.opened.config.network, daemon.opened.identity
+        for name, work in payload_ways(daemon.site, daemon.arrivals, transfers, network, daemon.swarm, identity):
+            helpers.append(group.create_task(work, name=name))
         assert daemon.rounds is not None
         helpers.append(self._watched(group, daemon.rounds.run(transfers), "rounds"))
         helpers.append(group.create_task(self._watch_rounds(daemon.rounds), name="end of rounds"))

@@ -137,15 +137,15 @@ class Daemon:
         self._kept_shares = KeptShares(run_dir.own_work, lambda: share_lengths(self.ledger.payloads))
         library = self._make_library()
         dial_back = DialBack(self._addresses_of, self._talks_from, time.monotonic)
-        self._arrivals = Arrivals(heartbeat.describe, library, dial_back)
+        self.arrivals = Arrivals(heartbeat.describe, library, dial_back)
         network = swarm_settings(run_dir, manifest, opened.config, opened.identity)
-        self.swarm = Swarm(network, self._arrivals, opened.events.emit)
+        self.swarm = Swarm(network, self.arrivals, opened.events.emit)
         library.network = self.swarm.node.network
         library.authorities, library.losses = self.swarm.decisions.known_authorities, partial(own_losses, self.journal)
         self.members = self._make_members(network)
         self.authorities = RunAuthorities(self.swarm, opened.identity, self.ledger.roll)
         self.offences = Offences(self.swarm.guard, opened.events, self.alerts)
-        self.membership = self._arrivals.membership = self._make_membership()
+        self.membership = self.arrivals.membership = self._make_membership()
         self.visits = Visits(self.swarm, self.names, self.table.known, lambda: self.ledger.chain.height)
         self._outside = OutsideView(opened.config.network.port)
         self.promises, self.recorder = PromiseFile(run_dir.path), _recorder(opened)
@@ -219,7 +219,7 @@ class Daemon:
         disproofs = Disproofs(self.me, self.members.vote_against, self.log, self._shelf)
         sources = AuditSources(self.me, self.ledger, self.swarm.fetch_client, self._kept_shares, folders, memory)
         auditor = Auditor(audit_rules(manifest), sources, self.site, self.alerts, self.opened.events.emit, disproofs)
-        self._arrivals.on_false_sum = auditor.hear
+        self.arrivals.on_false_sum = auditor.hear
         return auditor
 
     def _make_view(self) -> DaemonView:
@@ -329,7 +329,7 @@ class Daemon:
             auditor=self.auditor,
             moved=self.swarm.announce,
         )
-        self.rounds = self._arrivals.rounds = RoundDriver(parts, self.me, self._start_recovery)
+        self.rounds = self.arrivals.rounds = RoundDriver(parts, self.me, self._start_recovery)
         bulk = (self.swarm.bulk_out, self.swarm.bulk_in)
         return Transfers(self.run_id, self.site.buffers, payloads, bulk, self.rounds.tell)
 

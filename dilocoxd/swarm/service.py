@@ -90,8 +90,8 @@ class Swarm:
             self.admissions.on_reinstated = lambda peer: emit(PeerReinstated(peer=peer))
         self.decisions = Decisions(self.admissions, self._tell_all, emit)
         self.doors.on_unknown = self.decisions.note_unknown
-        self._rejections = Rejections(self.guard, asyncio.get_running_loop().time, emit)
-        self.gate.on_rejected = self._rejections.tell
+        self.rejections = Rejections(self.guard, asyncio.get_running_loop().time, emit)
+        self.gate.on_rejected = self.rejections.tell
         self.gate.network = self.node.network
         self.gate.room.worth = lambda peer: int(peer in self.contacts.in_touch)
         self.channel = MessageChannel(self.gate, self._on_message, self._on_call)
@@ -104,7 +104,7 @@ class Swarm:
         serving.upload = throttle
         self.fetch_server = FetchServer(listener.open_resource, serving.take)
         self.fetch_client = FetchClient(self.gate)
-        self.fetch_client.on_bad = self._rejections.count
+        self.fetch_client.on_bad = self.rejections.count
         self._file = PeersFile(settings.peers_json)
         places = Whereabouts(tuple(parse_address(text) for text in settings.bootstrap), self.book, self._file)
         self.contacts = Contacts(self.node, self.gate, places, self._on_contact, emit)
@@ -194,7 +194,7 @@ class Swarm:
                     group.create_task(self.gossip.run_hints(), name="dht hints"),
                     group.create_task(self._keep_file(), name="peers.json"),
                     group.create_task(
-                        self.decisions.run(self._authorities_of, self._rejections.count), name="authorities"
+                        self.decisions.run(self._authorities_of, self.rejections.count), name="authorities"
                     ),
                     group.create_task(keep_places(self.node, self._settings.relays, self._emit), name="relays"),
                 ]
@@ -309,7 +309,7 @@ class Swarm:
         try:
             self.decisions.take_refusal(peer, proof, self.doors.own_membership())
         except WireError as error:
-            self._rejections.count(peer, error)
+            self.rejections.count(peer, error)
 
     async def _serve_hello(self, stream: FrameStream, hello: Hello) -> None:
         is_stranger = stream.standing == "stranger"

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from dilocoxd.config.addresses import read_address
+from dilocoxd.config.addresses import ip_version, read_address
 from dilocoxd.config.sections.cluster import DEFAULT_NODE_PORT
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.sealed import read_node_key
@@ -34,7 +34,12 @@ from dilocoxd.store.rundir import RunDir
     "--stages", default=0, show_default=True, type=click.IntRange(0, 1024),
     help="Pipeline stages whose trainers may run here.",
 )  # fmt: skip
-def node(head: str, key: Path, directory: Path, parts: int | None, stages: int) -> None:
+@click.option(
+    "--announce", default="", metavar="ADDRESS",
+    help="IP address of this machine as other sites see it, with :PORT if they use another port than the node."
+    "  [default: its own]",
+)  # fmt: skip
+def node(head: str, key: Path, directory: Path, parts: int | None, stages: int, announce: str) -> None:
     """Run outer parts and trainers of a site whose daemon runs on another machine, in the foreground.
 
     HEAD is an address of that machine, with :PORT unless it is the default of cluster.port. The head says what runs
@@ -49,7 +54,7 @@ def node(head: str, key: Path, directory: Path, parts: int | None, stages: int) 
     parts = parts if parts is not None else int(not stages)
     if not parts + stages:
         raise ConfigError("--parts 0 --stages 0: this machine would have no place for anything; give one of them")
-    settings = LentMachine(host, port, read_node_key(key), directory, parts, stages)
+    settings = LentMachine(host, port, read_node_key(key), directory, parts, stages, _announced(announce))
 
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -82,6 +87,17 @@ def _head(text: str) -> tuple[str, int]:
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return address.host, address.port or DEFAULT_NODE_PORT
+
+
+def _announced(text: str) -> str:
+    """The same. Raises ConfigError: other sites are told IP addresses alone."""
+    try:
+        is_ip = not text or ip_version(read_address(text).host) is not None
+    except ValueError as error:
+        raise ConfigError(f"--announce: {error}") from error
+    if not is_ip:
+        raise ConfigError(f"--announce {text}: other sites are told an IP address; give that of {text!r}")
+    return text
 
 
 def _tell(text: str) -> None:

@@ -136,13 +136,26 @@ class NetworkSection(Section):
     data: Annotated[
         Literal["head", "nodes"],
         knob(
-            "Who sends payloads of outer parts that run on nodes (cluster.outer_parts) to other sites: the head, or the"
-            " nodes themselves, by data connections of their own that they open; where a node does not reach a site the"
-            " head sends. What other sites send comes to the head in any case.",
+            "Whose link carries payloads of outer parts that run on nodes (cluster.outer_parts): the head's, or that of"
+            " the nodes themselves, by data connections of their own: they send to other sites, and take contributions"
+            " to their segments at a port of theirs (network.node_data_port). Where a node does not reach a site the"
+            " head sends, where a site does not reach a node the head receives. Results come to the head in any case.",
             unit="choice",
-            cost="nodes: they need a way to the data ports of other sites, the head a clock that is right to a minute.",
+            cost="nodes: they need a way to the data ports of other sites and a port that others reach, the head a"
+            " clock that is right to a minute.",
         ),
     ] = "head"
+    node_data_port: Annotated[
+        int,
+        knob(
+            "TCP port of each node at which other sites bring contributions, with network.data = nodes. 0: a free one."
+            " Behind a firewall give one, and open it on the nodes; where it is not reached the head receives.",
+            unit="port",
+            cost="one more open port on each node.",
+            ge=0,
+            le=65535,
+        ),
+    ] = 0
     upload_bytes_per_s_max: Annotated[
         int, knob("Most bytes sent per second; 0 is no limit.", unit="bytes/s", cost="exchanges last longer.", ge=0)
     ] = 0

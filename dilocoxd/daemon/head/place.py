@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from dilocoxd.answers.nodes import NodePart, NodeSends
+from dilocoxd.answers.nodes import NodePart, NodeReceives, NodeSends
 from dilocoxd.daemon.head.door import CHOICE_S, Held, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
@@ -46,7 +46,8 @@ class NodePlace:
         self.seen = NodePart(part=part.number, node=last_nodes.of(part.served), state="starting", since=time.time())
         """For people."""
         self.sends: Callable[[], NodeSends | None] = lambda: None
-        """Likewise; daemon/uploads/orders.py fills it in."""
+        self.receives: Callable[[], NodeReceives | None] = lambda: None
+        """Likewise; daemon/uploads fills them in."""
 
     def _note_wait(self) -> None:
         if self.seen.state != "waiting":

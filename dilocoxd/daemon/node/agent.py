@@ -15,6 +15,7 @@ from typing import Final
 from dilocoxd.daemon.node.slot import PartSlot, Slot
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.node.stage_slot import StageSlot
+from dilocoxd.daemon.node.uplink import Uplink
 from dilocoxd.daemon.site.launch import FORK_SERVER_COMMAND, fork_server_environment, socket_place
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import OUTER_MODULE, PIPELINE_MODULE, TRAINER_MODULE
@@ -41,6 +42,8 @@ class LentMachine:
     """Outer parts that may run here at a time."""
     num_stages: int = 0
     """Likewise pipeline stages."""
+    announce: str = ""
+    """Where other sites reach this machine, ADDRESS[:PORT]; empty: at its own address."""
 
 
 class _Listener:
@@ -62,8 +65,9 @@ async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
     mark = mark_this_process()
     socket_path, private = socket_place(settings.directory)
     fork_server = ForkServer(_fork_server_settings(settings, mark), _Listener(tell))
+    uplink = Uplink(settings.announce, settings.host)
     world = SlotWorld(
-        settings.host, settings.port, settings.key, settings.directory, fork_server, mark, socket_path, tell
+        settings.host, settings.port, settings.key, settings.directory, fork_server, mark, socket_path, tell, uplink
     )
     slots: list[Slot] = [PartSlot(world, number) for number in range(settings.num_slots)]
     slots += [StageSlot(world, number, settings.num_stages) for number in range(settings.num_stages)]
@@ -79,6 +83,7 @@ async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
             group.create_task(server.serve(), name="local server")
             group.create_task(fork_server.run(), name="fork server")
             group.create_task(world.uplink.run(), name="data connections to other sites")
+            group.create_task(world.uplink.inlet.run(), name="data connections of other sites")
             for slot in slots:
                 group.create_task(slot.run(), name=f"slot for {slot.what} {slot.number}")
     finally:

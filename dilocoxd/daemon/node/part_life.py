@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from dilocoxd.daemon.node.part_receipts import PartReceipts
 from dilocoxd.daemon.node.part_uploads import PartUploads
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
@@ -59,6 +60,7 @@ class PartLife:
         self._generation = generation
         self._queue: asyncio.Queue[Any] = asyncio.Queue(QUEUE_MAX)
         self._uploads = PartUploads(world.uplink, buffers, self._say)
+        self._receipts = PartReceipts(world.uplink.inlet, buffers, self._say)
         self._connection: Connection | None = None
         self._workers: Workers | None = None
         self._over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -117,12 +119,14 @@ class PartLife:
                     group.create_task(self._send_all(), name="to the head"),
                     group.create_task(self._watch(workers), name="exit of a part"),
                     group.create_task(self._uploads.run(), name="uploads of a part"),
+                    group.create_task(self._receipts.run(), name="what comes to a part"),
                 ]
                 reason = await self._over
                 for task in tasks:
                     task.cancel()
             return reason
         finally:
+            self._receipts.leave()
             self._end_connections()
             await workers.end(grace_s=0.0)
 
@@ -191,7 +195,7 @@ class PartLife:
         match message:
             case node.ToPart(body, worker):
                 told = LOCAL_MESSAGES.decode(body)
-                if not self._uploads.take(told):
+                if not (self._uploads.take(told) or self._receipts.take(told)):
                     self._tell(self._connection_of(worker), told)
             case node.WriteBuffer(name, offset, data):
                 self._buffers.write(name, offset, data)

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final
 
+from dilocoxd.daemon.node.inlet import Inlet
 from dilocoxd.daemon.node.no_streams import NoStreams, NotReached
 from dilocoxd.errors import PeerError, StoreError
 from dilocoxd.ids import PeerId, RunId
@@ -80,11 +81,14 @@ async def _serve_nobody(peer: PeerId, protocol: str, link: DataLink, network: st
 class Uplink:
     """`run` until cancelled; everything else may be called in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, announce: str = "", head: str = "") -> None:
+        """As of Inlet."""
         self._key = new_key()
         self.public_key = public_key_of(self._key)
         """DER, to be certified by the head."""
         self._peers: dict[PeerId, UploadPeer] = {}
+        self.inlet = Inlet(announce, head, lambda: [known.host for known in self._peers.values()])
+        """What comes in, by the same certificate; to be run as well."""
         self._told_by: dict[PeerId, set[object]] = {}
         """Lives of parts whose head knows each of them."""
         self._ways: _Ways | None = None
@@ -97,6 +101,7 @@ class Uplink:
             ways = self._ways = _Ways(credentials, got, self._peers)
             self._changed.set()
         ways.plane.renew(credentials)
+        self.inlet.certify(credentials, got.run_id)
         self._certified.set()
         port = got.data_port
         ways.gate.doors.own, ways.gate.data_port = got.membership, lambda: port
@@ -152,6 +157,7 @@ class Uplink:
                     await self._certified.wait()
             except TimeoutError:
                 self._ways = None
+                self.inlet.end()
                 self._peers.clear()
                 self._told_by.clear()
                 return

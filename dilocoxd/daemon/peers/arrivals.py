@@ -11,6 +11,7 @@ from dilocoxd.daemon.peers.dial_back import RESOURCE, DialBack
 from dilocoxd.daemon.peers.membership import MembershipDriver
 from dilocoxd.daemon.peers.serving import Library, serve_bytes
 from dilocoxd.daemon.round.driver import RoundDriver
+from dilocoxd.daemon.uploads.port_book import PortBook
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.membership.hosts import HostsHeard
@@ -18,7 +19,7 @@ from dilocoxd.machines.round.inputs import RoundMessage
 from dilocoxd.swarm.interface import SelfDescription
 from dilocoxd.swarm.streams.fetch import Served
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.wire.messages import FalseSum, SegmentHeader
+from dilocoxd.wire.messages import DataPorts, FalseSum, SegmentHeader
 from dilocoxd.wire.records import PeerRecord
 
 ROUND_MESSAGES = get_args(RoundMessage)
@@ -35,6 +36,10 @@ class Arrivals:
         self.rounds: RoundDriver | None = None
         self.on_false_sum: Callable[[PeerId, FalseSum], None] = lambda peer, message: None
         """Runs without audits have no ear for it."""
+        self.ports = PortBook()
+        """Of nodes of other sites; what is said before the round machine exists counts, too."""
+        self.on_met: Callable[[PeerId], None] = lambda peer: None
+        """Told of each contact, where others are to hear of nodes of ours."""
 
     def on_record(self, record: PeerRecord, is_own_word: bool) -> None:
         """News of a peer."""
@@ -45,6 +50,7 @@ class Arrivals:
         """A peer answered us."""
         assert self.membership is not None, "joined before the network starts"
         self.membership.on_contact(peer)
+        self.on_met(peer)
 
     def on_evicted(self, peer: PeerId) -> None:
         """A member was evicted."""
@@ -71,6 +77,9 @@ class Arrivals:
         if isinstance(message, FalseSum):
             self.on_false_sum(peer, message)
             return
+        if isinstance(message, DataPorts):
+            self.ports.take(peer, message)
+            return
         if not isinstance(message, ROUND_MESSAGES):
             raise WireError("unexpected_message", type(message).__name__)
         if self.rounds is not None:
@@ -85,7 +94,7 @@ class Arrivals:
     async def on_segment(self, peer: PeerId, header: SegmentHeader) -> None:
         """A segment is complete."""
         if self.rounds is not None and self.rounds.transfers is not None:
-            await self.rounds.transfers.received(peer, header)
+            self.rounds.transfers.received(peer, header)
 
     async def open_resource(self, peer: PeerId, name: str) -> Served:
         """Bytes that a peer asks for. Raises WireError."""

@@ -14,6 +14,7 @@ from dilocoxd.daemon.audit.auditor import Auditor
 from dilocoxd.daemon.audit.inputs import AuditedEntry
 from dilocoxd.daemon.chain.ledger import Ledger, planned_by
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
+from dilocoxd.daemon.chain.payload_map import Place
 from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.daemon.observe.rounds import RoundHistory
 from dilocoxd.daemon.round.as_read import as_read
@@ -165,10 +166,16 @@ class RoundDriver:
         self.tell(PhaseOffered(contribution, hashes, self._parts.sign_offer(contribution)))
 
     def accept(self, peer: PeerId, header: SegmentHeader) -> Region:
-        """Where a peer's segment goes. Raises WireError."""
+        """Where a peer's segment goes, here. Raises AlreadyHeld, WireError."""
+        place = self.arrival(peer, header)
+        assert self.transfers is not None, "its place is known"
+        return self.transfers.take_here(place)
+
+    def arrival(self, peer: PeerId, header: SegmentHeader) -> Place:
+        """The same, whoever receives it."""
         assert self.transfers is not None, "streams are served only while the driver runs"
         try:
-            return self.transfers.accept(peer, header, self._machine.destination(peer, key_of(header)))
+            return self.transfers.arrival(header, self._machine.destination(peer, key_of(header)))
         except WireError as error:
             if error.code == BAD_ROOT and header.kind == KIND_CONTRIBUTION:
                 self._parts.count_bad(peer, BAD_ROOT, error.detail)

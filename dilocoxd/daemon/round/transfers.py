@@ -51,6 +51,38 @@ class Uploads(Protocol):
         ...
 
 
+class NodeWays(Protocol):
+    """Ways to nodes of other sites (daemon/uploads/other_ports.py)."""
+
+    sender: BulkSender
+    """Goes there. Raises NotReached at once where it does not."""
+
+    def way_to(self, peer: PeerId, header: SegmentHeader) -> PeerId | None:
+        """What `sender`, and nodes of ours, call the way to the node of `peer` that takes this payload; None: `peer`
+        takes it itself."""
+        ...
+
+
+class Inlets(Protocol):
+    """Nodes of this site to which others bring contributions (daemon/uploads/inlets.py)."""
+
+    def look_again(self) -> None:
+        """What was not to be taken yet may be now."""
+        ...
+
+    def over(self, round_index: int, attempt: int) -> None:
+        """Nothing of attempts before this one is written any more."""
+        ...
+
+    def take_here(self, place: Place) -> None:
+        """What goes there comes to the head, and to no node."""
+        ...
+
+    def came_here(self, header: SegmentHeader) -> None:
+        """So it has."""
+        ...
+
+
 class Descriptors(Protocol):
     """Shared buffers by name."""
 
@@ -88,6 +120,10 @@ class Transfers:
         self._sender, self._receiver = bulk
         self.uploads: Uploads | None = None
         """None: everything leaves from here."""
+        self.ways: NodeWays | None = None
+        """None: everything goes to the other sites themselves."""
+        self.inlets: Inlets | None = None
+        """None: everything comes here."""
         self._tell = tell
         self._sends = PeerGates(SENDS_PER_PEER)
         self._running: dict[asyncio.Task[None], SegmentKey] = {}
@@ -117,6 +153,8 @@ class Transfers:
                 task.cancel()
         self._broken = {(p, key) for p, key in self._broken if (key.round, key.attempt) >= (order.round, order.attempt)}
         self._receiver.forget(lambda header: (header.round, header.attempt) < (order.round, order.attempt))
+        if self.inlets is not None:
+            self.inlets.over(order.round, order.attempt)
 
     def look_again(self, moved_to: Hashable) -> None:
         """An offer that came before its proposal may be wanted now, if the machine is not where it was before.
@@ -126,6 +164,8 @@ class Transfers:
         if moved_to != self._moved_to:
             self._moved_to = moved_to
             self._receiver.look_again()
+            if self.inlets is not None:
+                self.inlets.look_again()
 
     @property
     def is_sending(self) -> bool:
@@ -155,13 +195,7 @@ class Transfers:
         place = self._payloads.at(order.lowrank_r).own(buffer, order.key.pass_index, order.key.segment)
         try:
             async with self._sends.to(order.peer), self._counted():
-                header, is_new = self._header(order, place), self._is_new(order)
-                way = ByNode.NOT_BEGUN
-                if self.uploads is not None:
-                    way = await self.uploads.send(order.peer, header, place, is_new=is_new)
-                if way is not ByNode.DONE:
-                    source, is_new = self.region(place), is_new and way is ByNode.NOT_BEGUN
-                    await self._sender.send_segment(order.peer, header, source, attempts=1, is_new=is_new)
+                await self._bring(order.peer, self._header(order, place), place, is_new=self._is_new(order))
         except (PeerError, StoreError) as error:
             if not isinstance(error, Refused):
                 self._broken.add((order.peer, order.key))
@@ -169,6 +203,27 @@ class Transfers:
         else:
             self._sent[order.key.round] += place.length
             self._tell(SegmentSent(order.peer, order.key))
+
+    async def _bring(self, peer: PeerId, header: SegmentHeader, place: Place, *, is_new: bool) -> None:
+        """To the node that takes it; whatever that says or does not, `peer` has the last word (S12). Raises PeerError,
+        StoreError."""
+        way = self.ways.way_to(peer, header) if self.ways is not None else None
+        if self.ways is not None and way is not None:
+            with contextlib.suppress(PeerError):
+                await self._bring_by(self.ways.sender, way, header, place, is_new=is_new)
+                return
+            is_new = False
+        await self._bring_by(self._sender, peer, header, place, is_new=is_new)
+
+    async def _bring_by(
+        self, sender: BulkSender, way: PeerId, header: SegmentHeader, place: Place, *, is_new: bool
+    ) -> None:
+        done = ByNode.NOT_BEGUN
+        if self.uploads is not None:
+            done = await self.uploads.send(way, header, place, is_new=is_new)
+        if done is not ByNode.DONE:
+            source, is_new = self.region(place), is_new and done is ByNode.NOT_BEGUN
+            await sender.send_segment(way, header, source, attempts=1, is_new=is_new)
 
     def _is_new(self, order: SendSegment) -> bool:
         """Whether the peer will hardly have any of it: nothing of it was sent in vain, and no earlier attempt did."""
@@ -189,7 +244,7 @@ class Transfers:
             if not self._num_under_way:
                 self._sending_s += clock() - self._began_at
 
-    def accept(self, peer: PeerId, header: SegmentHeader, found: Destination | Refusal) -> Region:
+    def arrival(self, header: SegmentHeader, found: Destination | Refusal) -> Place:
         """Where an offered segment goes, given the machine's word. Raises AlreadyHeld, or WireError to refuse it."""
         if header.run_id != self._run_id:
             raise WireError("wrong_run", f"this peer is in run {self._run_id}")
@@ -201,12 +256,24 @@ class Transfers:
             raise WireError(BAD_ROOT, f"segment {header.segment} is not part of the payload that was offered")
         try:
             payloads = self._payloads.at(found.lowrank_r)
-            return self.region(payloads.arrival(found.slot, found.pass_index, found.segment))
+            return payloads.arrival(found.slot, found.pass_index, found.segment)
         except ValueError as error:
             raise WireError(NOT_WANTED, str(error)) from error
 
-    async def received(self, peer: PeerId, header: SegmentHeader) -> None:
-        """A segment is complete, in its place, and has the hash of its header."""
+    def take_here(self, place: Place) -> Region:
+        """It comes to us, and to no node of ours."""
+        if self.inlets is not None:
+            self.inlets.take_here(place)
+        return self.region(place)
+
+    def received(self, peer: PeerId, header: SegmentHeader) -> None:
+        """A segment is complete, in our place for it, and has the hash of its header."""
+        if self.inlets is not None:
+            self.inlets.came_here(header)
+        self.arrived(peer, header)
+
+    def arrived(self, peer: PeerId, header: SegmentHeader) -> None:
+        """The same of one that is here or at a node."""
         self._received[header.round] += header.segment_bytes
         root = Digest(header.root)
         self._tell(SegmentReceived(peer, key_of(header), Digest(header.segment_sha256), root))

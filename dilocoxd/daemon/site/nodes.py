@@ -91,7 +91,9 @@ class SiteNodes:
         if self.door is None:
             return None
         return Nodes(
-            parts=tuple(dataclasses.replace(place.seen, sends=place.sends()) for place in self.parts),
+            parts=tuple(
+                dataclasses.replace(place.seen, sends=place.sends(), receives=place.receives()) for place in self.parts
+            ),
             stages=tuple(place.seen for place in self.stages),
             free_places=self.door.num_waiting,
             refused=self.door.refused,

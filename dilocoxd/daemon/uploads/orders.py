@@ -7,7 +7,7 @@ difference: header, hashes and receipts are those of the head. Source: docs/adr/
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +20,7 @@ from dilocoxd.errors import WireError, WorkerError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.nodes import NODE_LIFE_S, NODES_SINCE_MINOR
 from dilocoxd.swarm.direct.plane import DataPlane
+from dilocoxd.swarm.direct.routes import Route
 from dilocoxd.swarm.streams.bulk import ANSWERS, FINAL_REFUSALS, BulkSender
 from dilocoxd.swarm.streams.refusals import NOT_LET_IN, Refused
 from dilocoxd.wire.local.uploads import (
@@ -128,6 +129,8 @@ class NodeUploads:
         self._plane = plane
         self._bulk = bulk
         self._site = site
+        self.others: Callable[[], Mapping[PeerId, Route]] = dict
+        """Further ways, to nodes of other sites."""
 
     async def run(self) -> None:
         """Keep nodes told: a new life of a part, a certificate that ends, sites that come, move and go."""
@@ -157,7 +160,7 @@ class NodeUploads:
         return UploadPass(certificate, site.run_id, site.membership(), port, connections, site.lanes)
 
     def _tell_peers(self, part: PartWays, errands: Errands) -> None:
-        routes = self._plane.routes()
+        routes = {**self._plane.routes(), **self.others()}
         part.older = {peer for peer, route in routes.items() if route.is_open and route.minor < NODES_SINCE_MINOR}
         over = [peer for peer in part.told if peer not in routes or peer in part.older]
         for peer in over[:TOLD_AT_ONCE]:

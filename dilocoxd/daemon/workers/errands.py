@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from dilocoxd.errors import WireError, WorkerError
+from dilocoxd.wire.local.inlets import FROM_INLET
 from dilocoxd.wire.local.uploads import PayloadSent, PayloadsMove, SendPayload, StopPayload, UploadKey, UploadWay
 
 SILENCE_S: Final = 20.0
@@ -28,6 +29,8 @@ class Errands:
         self.send = send
         """Tells the node something, behind all that its part was asked before."""
         self.on_told: Callable[[UploadKey | UploadWay], None] = lambda message: None
+        self.on_inlet: Callable[[Any], None] = lambda message: None
+        """Likewise of what comes to the node (wire/local/inlets.py)."""
         self._each: dict[str, asyncio.Semaphore] = {}
         self._all = asyncio.Semaphore(ALL_MAX)
         self._pending: dict[int, asyncio.Future[PayloadSent]] = {}
@@ -83,6 +86,8 @@ class Errands:
                         limit.reschedule(end)
             case UploadKey() | UploadWay():
                 self.on_told(message)
+            case _ if isinstance(message, FROM_INLET):
+                self.on_inlet(message)
             case _:
                 raise WireError("unexpected_message", f"{type(message).__name__} from a node")
 

@@ -22,7 +22,7 @@ from dilocoxd.ipc.socket_folder import SOCKET_PATH_BYTES_MAX
 from dilocoxd.wire.local.frames import frame, take_message
 from dilocoxd.wire.local.worker import WorkerHello
 
-SEND_QUEUE_MAX: Final = 512
+SEND_QUEUE_MAX: Final = 2048
 HELLO_TIMEOUT_S: Final = 30.0
 _BACKLOG = 64
 _READ_BYTES = 1 << 16

@@ -104,6 +104,11 @@ class PartsTogether:
         """The part that has this segment; the first one for one that is none."""
         return self._owners[segment] if segment < len(self._owners) else FIRST
 
+    def segments(self, part: int) -> range:
+        """Of this part; they follow each other."""
+        first = sum(owner < part for owner in self._owners)
+        return range(first, first + self._owners.count(part))
+
     async def _once(self, request: Any) -> Any:
         outcome = self._done[1] if self._done is not None and self._done[0] == request else None
         if outcome is None:

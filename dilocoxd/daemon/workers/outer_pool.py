@@ -131,6 +131,10 @@ class OuterPool:
         """The part that has this segment."""
         return self.parts[self._together.holder(segment)]
 
+    def segments(self, part: int) -> range:
+        """That this part has; none before it has described them."""
+        return self._together.segments(part)
+
     def stop(self) -> None:
         """Ask all to end by themselves; `run` returns when they have."""
         for part in self.parts:

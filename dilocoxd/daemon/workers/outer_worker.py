@@ -18,7 +18,7 @@ from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.client import LINK_LOST_STATUS
 from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
-from dilocoxd.wire.local import outer_parts, outer_worker as local, uploads, worker as local_worker
+from dilocoxd.wire.local import inlets, outer_parts, outer_worker as local, uploads, worker as local_worker
 
 Answer = (
     local.StateReady
@@ -91,7 +91,7 @@ class _Session:
         self._number = 0
 
     def on_message(self, message: Any) -> None:
-        if isinstance(message, uploads.FROM_NODE):  # no sign of life of the part
+        if isinstance(message, (*uploads.FROM_NODE, *inlets.FROM_INLET)):  # no sign of life of the part
             self.errands.on_message(message)
             return
         self.last_sign = asyncio.get_running_loop().time()
@@ -155,6 +155,8 @@ class OuterWorker:
         self._stopping = asyncio.Event()
         self.ended = asyncio.Event()
         """Set when `run` is over."""
+        self.on_attached: Callable[[Errands], None] = lambda errands: None
+        """Told of each life before it is asked anything: what its node is to know first."""
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -275,6 +277,7 @@ class OuterWorker:
         descriptors, sizes = self._buffers.descriptors(names)
         session.connection.send(local_worker.Attach(names, tuple(sizes)), descriptors)
         self._place.note_attached()
+        self.on_attached(session.errands)
         async with asyncio.TaskGroup() as group:
             silence = group.create_task(self._watch_silence(session), name="outer silence")
             try:

@@ -18,7 +18,7 @@ from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ipc.client import DaemonConnection, DaemonGone
 from dilocoxd.ipc.sealed import status_of_end
 from dilocoxd.outerworker.away.files import Files
-from dilocoxd.outerworker.away.moves import Moves
+from dilocoxd.outerworker.away.moves import Moves, Stretch
 from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.failure import from_store
 from dilocoxd.outerworker.journal import UpdateJournal
@@ -29,6 +29,7 @@ from dilocoxd.outerworker.snapshot import SnapshotWriter
 from dilocoxd.outerworker.workspace import Workspace
 from dilocoxd.store.durable import store_error, write_all
 from dilocoxd.wire.local import buffers as local_buffers, node
+from dilocoxd.wire.local.inlets import FROM_INLET, TO_INLET, PayloadHeard, PayloadHere, PayloadsThere
 from dilocoxd.wire.local.outer_parts import HashSnapshot, PartAdopted
 from dilocoxd.wire.local.outer_worker import LoadState, Settle, Settled, StateReady
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
@@ -83,6 +84,8 @@ class Relay:
         self._sending = threading.Lock()
         self._asked: dict[int, Any] = {}
         self._fetching: dict[int, _Fetching] = {}
+        self._there: set[Stretch] = set()
+        """Came to the node without us, so that ours are other bytes."""
         self._number = 0
         self._workspace: Workspace | None = None
         self._files: Files | None = None
@@ -96,19 +99,32 @@ class Relay:
         threading.Thread(target=self._answers, name="answers of the node", daemon=True).start()
         while True:
             message = self._daemon.receive()
-            if isinstance(message, Attach):
-                self._attach()
-                self._pass_on(message)
-            elif isinstance(message, Stop):
+            if isinstance(message, Stop):
                 self._pass_on(message)
                 self._ended.wait(STOP_S)
                 return
-            elif isinstance(message, TO_NODE):
+            self._hear(message)
+
+    def _hear(self, message: Any) -> None:
+        """Anything else that the daemon says."""
+        match message:
+            case Attach():
+                self._attach()
                 self._pass_on(message)
-            elif isinstance(message, HashSnapshot):
+            case PayloadHere(buffer, offset, length):
+                self._there.discard(Stretch(buffer, offset, offset + length))
+            case PayloadsThere(buffer, places):
+                both = zip(places[::2], places[1::2], strict=True)
+                self._there = {Stretch(buffer, offset, offset + length) for offset, length in both}
+            case PayloadHeard(_, buffer, offset, length):
+                self._there.add(Stretch(buffer, offset, offset + length))
+                self._pass_on(message)
+            case _ if isinstance(message, (*TO_NODE, *TO_INLET)):
+                self._pass_on(message)
+            case HashSnapshot():
                 assert self._snapshots is not None
                 self._snapshots.hash_chunks(message)  # here is all that the part wrote
-            else:
+            case _:
                 self._ask(message)
 
     def _attach(self) -> None:
@@ -137,7 +153,8 @@ class Relay:
         if isinstance(request, Settle) or (isinstance(request, LoadState) and not request.is_check):
             LeavingOut(self._workspace).forget()  # what the part writes anew comes with its answer
         for each in self._moves.before(request):
-            self._send_buffer(each.name, each.first, each.stop)
+            if each not in self._there:
+                self._send_buffer(each.name, each.first, each.stop)
         self._asked[request.request] = request
         self._pass_on(self._files.named(request))
 
@@ -204,7 +221,7 @@ class Relay:
     def _said(self, answer: Any) -> None:
         if isinstance(answer, WorkerHello) or answer is None:
             return  # we have said ours
-        if isinstance(answer, FROM_NODE):
+        if isinstance(answer, (*FROM_NODE, *FROM_INLET)):
             self._report.send(answer)  # of the node itself, with numbers of their own
             return
         request = self._asked.pop(getattr(answer, "request", -1), None)

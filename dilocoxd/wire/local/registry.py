@@ -1,6 +1,20 @@
 """Numbers of all local messages. Framing on the socket: 4 bytes little-endian length, then one of them (frames.py)."""
 
 from dilocoxd.wire.codec import Registry
+from dilocoxd.wire.local.inlets import (
+    AskPayload,
+    Caller,
+    CallerRejected,
+    InletState,
+    PayloadArrived,
+    PayloadHeard,
+    PayloadHere,
+    PayloadPlace,
+    PayloadRefused,
+    PayloadsOver,
+    PayloadsThere,
+    ReceiveSegments,
+)
 from dilocoxd.wire.local.moves import GiveBytes, GiveMoments, Moved, TakeBytes, TakeMoments
 from dilocoxd.wire.local.outer_parts import (
     AdoptState,
@@ -140,6 +154,18 @@ LOCAL_MESSAGES = Registry(
         152: StopPayload,
         154: PayloadsMove,
         156: PayloadSent,
+        158: ReceiveSegments,
+        160: InletState,
+        162: Caller,
+        164: CallerRejected,
+        166: AskPayload,
+        168: PayloadPlace,
+        170: PayloadRefused,
+        172: PayloadArrived,
+        174: PayloadHeard,
+        176: PayloadHere,
+        178: PayloadsOver,
+        180: PayloadsThere,
     },
     size_max=LOCAL_MESSAGE_BYTES_MAX,
 )

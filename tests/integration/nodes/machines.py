@@ -69,13 +69,19 @@ class Machines:
         found: dict[str, Any] = part["sends"]
         return found
 
-    def counted_from(self, name: str) -> Callable[[], int]:
-        """Bytes that `one` gets from this machine from now on, as the kernel there counts them."""
-        rule = ("INPUT", "-s", self.network.address(name), "-p", "tcp")
-        self.network.inside("one", "iptables", "-w", "-I", *rule)
+    def receives(self) -> dict[str, Any]:
+        """What comes straight to the node of the one part away (GET /v1/status)."""
+        (part,) = self.three.says("nodes")["parts"]
+        found: dict[str, Any] = part["receives"]
+        return found
+
+    def counted(self, at: str, source: str) -> Callable[[], int]:
+        """Bytes that one machine gets from another from now on, as the kernel there counts them."""
+        rule = ("INPUT", "-s", self.network.address(source), "-p", "tcp")
+        self.network.inside(at, "iptables", "-w", "-I", *rule)
 
         def counted() -> int:
-            return int(self.network.inside("one", "iptables", "-w", "-nvxL", "INPUT").splitlines()[2].split()[1])
+            return int(self.network.inside(at, "iptables", "-w", "-nvxL", "INPUT").splitlines()[2].split()[1])
 
         return counted
 
@@ -125,8 +131,10 @@ def _alerts(status: dict[str, list[dict[str, str]]]) -> list[str]:
     return [alert["code"] for alert in status.get("alerts", [])]
 
 
-def made_run(one: NamespacedSite, three: NamespacedSite, folder: Path, more: Mapping[str, str]) -> None:
-    """Run directories of both, `three` with a stage on each node and `more` of site.toml."""
+def made_run(
+    one: NamespacedSite, three: NamespacedSite, folder: Path, more: Mapping[str, str], run: Mapping[str, str]
+) -> None:
+    """Run directories of both, `three` with a stage on each node and `more` of site.toml; `run`: of run.toml."""
     runner = CliRunner()
 
     def invoke(*arguments: str) -> str:
@@ -136,7 +144,8 @@ def made_run(one: NamespacedSite, three: NamespacedSite, folder: Path, more: Map
 
     assert three.network is not None
     founder = founder_options(folder, inner_steps=8)
-    address = printed_address(invoke("init", "tiny", *one.options(), *founder, "--set", "model.num_layers=3"))
+    agreed = [each for name, value in {"model.num_layers": "3", **run}.items() for each in ("--set", f"{name}={value}")]
+    address = printed_address(invoke("init", "tiny", *one.options(), *founder, *agreed))
     layout = {
         "network.bootstrap": f'["{address}"]',
         "parallel.pipeline": "3",
@@ -153,12 +162,17 @@ def made_run(one: NamespacedSite, three: NamespacedSite, folder: Path, more: Map
 
 @contextlib.contextmanager
 def running_machines(
-    folder: Path, prefix: str, parts: Mapping[str, int], more: Mapping[str, str] | None = None
+    folder: Path,
+    prefix: str,
+    parts: Mapping[str, int],
+    more: Mapping[str, str] | None = None,
+    run: Mapping[str, str] | None = None,
 ) -> Iterator[Machines]:
-    """Both sites and the nodes of `three`, started. `parts`: outer parts by node; `more`: of site.toml."""
+    """Both sites and the nodes of `three`, started. `parts`: outer parts by node; `more`: of site.toml; `run`: of
+    run.toml."""
     with namespaced(f"{prefix}{os.getpid() % 10000}", folder, ("one", "head", *NODES)) as (network, found):
         one, three, *_ = found
-        made_run(one, three, folder, {"cluster.outer_parts": str(sum(parts.values())), **(more or {})})
+        made_run(one, three, folder, {"cluster.outer_parts": str(sum(parts.values())), **(more or {})}, run or {})
         machines = Machines(network, one, three, folder, Fault(three), dict(parts))
         with sites(one, three):
             one.start()

@@ -350,7 +350,7 @@ async def test_node_at_the_data_port_of_a_site_is_not_taken_for_it(tmp_path: Pat
         a.plane.drop(b.identity.peer_id)
         a.plane.meet(b.identity.peer_id, b.listener.port)
         b.plane.meet(a.identity.peer_id, a.listener.port)
-        await until(lambda: "a node of" in a.plane.view(b.identity.peer_id).reason)
+        await until(lambda: "a node answers" in a.plane.view(b.identity.peer_id).reason)
 
 
 async def test_silence_of_a_node_ends_the_wait_for_a_payload(monkeypatch: pytest.MonkeyPatch) -> None:

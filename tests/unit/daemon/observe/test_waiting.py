@@ -5,7 +5,16 @@ import dataclasses
 import pytest
 
 from dilocoxd.answers.members import Member
-from dilocoxd.answers.nodes import NodePart, Nodes, NodeSends, NodeStage, UnreachedSite, node_wait, nodes_in_words
+from dilocoxd.answers.nodes import (
+    NodePart,
+    NodeReceives,
+    Nodes,
+    NodeSends,
+    NodeStage,
+    UnreachedSite,
+    node_wait,
+    nodes_in_words,
+)
 from dilocoxd.daemon.observe.status import MAJORITY, site_wait, with_evicted
 from dilocoxd.daemon.site.interface import SiteStatus
 from dilocoxd.daemon.site.progress import SiteProgress
@@ -67,6 +76,15 @@ def test_parts_on_nodes_are_told_in_a_line() -> None:
     assert said == (
         "1 of 1 outer part running on gpu-2 (10.0.0.12); 34 payloads sent by nodes, 1,002 in their place by the head,"
         " 1 site not reached by all"
+    )
+    receives = NodeReceives(
+        payloads=1, bytes=9, payloads_by_head=1_003, bytes_by_head=9, rejected=2, addresses=(), reason=""
+    )
+    receiving = dataclasses.replace(parts[0], receives=receives)
+    said = nodes_in_words(Nodes(parts=(receiving,), stages=(), free_places=0, refused=0, refused_from=""))
+    assert said == (
+        "1 of 1 outer part running on gpu-2 (10.0.0.12); 1 payload received by nodes, 1,003 in their place by the head,"
+        " 2 bad inputs refused"
     )
     stage = NodeStage(stage=1, node="gpu-3", state="running", since=0.0)
     said = nodes_in_words(Nodes(parts=(), stages=(stage,), free_places=0, refused=0, refused_from=""))

@@ -1,0 +1,112 @@
+"""Ways to the nodes of other sites, for contributions to segments that they sum (protocol S12).
+
+Connections of their own beside those to the sites; a port is tried in the background, and while it does not answer, or
+from the moment on at which anything fails, its site gets the payload itself. Source:
+docs/adr/0046-nodes-receive-contributions.md.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.daemon.node.no_streams import NoStreams
+from dilocoxd.daemon.uploads.port_book import PortBook
+from dilocoxd.ids import PeerId, RunId
+from dilocoxd.machines.membership.hosts import HostsHeard
+from dilocoxd.swarm.direct.certificates import Credentials
+from dilocoxd.swarm.direct.links import DataLink
+from dilocoxd.swarm.direct.listener import DataListener
+from dilocoxd.swarm.direct.nodes import PORTS_SINCE_MINOR, site_of, way_to_node
+from dilocoxd.swarm.direct.plane import DataPlane
+from dilocoxd.swarm.direct.routes import Route
+from dilocoxd.swarm.streams.bulk import BulkSender
+from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
+from dilocoxd.swarm.streams.guard import PeerGuard
+from dilocoxd.swarm.streams.streams import StreamGate
+from dilocoxd.wire.messages import NodePort, SegmentHeader
+
+LOOK_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class OwnSite:
+    """Who sends."""
+
+    credentials: Credentials
+    run_id: RunId
+    doors: Doorkeeper
+    """Shows our membership."""
+    data_port: Callable[[], int]
+    key_of: Callable[[PeerId], bytes]
+    """DER of a peer's public key."""
+    in_touch: Callable[[], Set[PeerId]]
+    connections: int
+    """To one node."""
+    lanes: int
+
+
+class OtherPorts:
+    """`run` until cancelled. Implements NodeWays (daemon/round/transfers.py)."""
+
+    def __init__(self, book: PortBook, site: OwnSite, bulk: BulkSender) -> None:
+        """`bulk`: to the sites themselves; limits and measures of it hold for both."""
+        self._book, self._site = book, site
+        self._known: dict[PeerId, NodePort] = {}
+        """By way."""
+        listener = DataListener((), site.credentials, _serve_nobody)
+        self._plane = DataPlane(
+            site.credentials, listener, self._hosts, self._key_of, str(site.run_id), site.connections
+        )  # fmt: skip
+        self._plane.on_hosts = self._on_hosts
+        self._plane.minor_min, self._plane.slot_wait_s = PORTS_SINCE_MINOR, None
+        gate = StreamGate(NoStreams(), site.run_id, PeerGuard(asyncio.get_running_loop().time), site.doors)
+        gate.data, gate.data_port = self._plane, site.data_port
+        self.sender = BulkSender(gate, bulk.throttle, lanes_max=site.lanes)
+        self.sender.speeds = bulk.speeds
+
+    async def _hosts(self, way: PeerId) -> list[str]:
+        known = self._known.get(way)
+        return list(known.hosts) if known is not None else []
+
+    def _key_of(self, way: PeerId) -> bytes:
+        return self._site.key_of(site_of(way)) if way in self._known else b""
+
+    def _on_hosts(self, heard: HostsHeard) -> None:
+        """What is on its way there goes to the site itself at once, and not when a time-out is over."""
+        for way in heard.silent & self._known.keys():
+            self._plane.drop(way)
+            self._plane.meet(way, self._known[way].port)
+
+    async def run(self) -> None:
+        """Try the ports of which other sites have told us."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._plane.run(lambda: set(self._known)), name="data connections to nodes")
+            while True:
+                self._look()
+                await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> None:
+        self._book.keep(self._site.in_touch())
+        wanted = {way_to_node(peer, number): port for (peer, number), port in self._book.all().items()}
+        for way in [way for way, port in self._known.items() if wanted.get(way) != port]:
+            del self._known[way]
+            self._plane.drop(way)
+        for way, port in wanted.items():
+            if way not in self._known:
+                self._known[way] = port
+                self._plane.meet(way, port.port)
+
+    def way_to(self, peer: PeerId, header: SegmentHeader) -> PeerId | None:
+        """See NodeWays."""
+        number = self._book.number(peer, header)
+        way = way_to_node(peer, number) if number is not None else None
+        return way if way is not None and self._plane.view(way).is_data else None
+
+    def routes(self) -> Mapping[PeerId, Route]:
+        """By way; to be read only."""
+        return self._plane.routes()
+
+
+async def _serve_nobody(peer: PeerId, protocol: str, link: DataLink, network: str) -> None:
+    raise AssertionError("nobody comes this way")
