@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dilocoxd.daemon.uploads.port_book import PortBook
+from dilocoxd.daemon.peers.port_book import PortBook
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.wire.codec import _flatten

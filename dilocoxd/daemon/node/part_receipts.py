@@ -18,7 +18,7 @@ from dilocoxd.swarm.streams.bulk import AlreadyHeld
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.local.inlets import (
     HELD,
-    AskPayload,
+    AskPlace,
     Caller,
     InletState,
     PayloadArrived,
@@ -155,7 +155,7 @@ class PartReceipts:
         asked = self._asked[self._number] = _Asked(offer, asyncio.get_running_loop().create_future())
         self._of[offer] = self._number
         self._of_one[peer] += 1
-        self._say(AskPayload(self._number, peer, PEER_MESSAGES.encode(header)))
+        self._say(AskPlace(self._number, peer, PEER_MESSAGES.encode(header)))
         return asked
 
     def place(self, peer: PeerId, header: SegmentHeader) -> Region:

@@ -9,9 +9,9 @@ from typing import Any, get_args
 
 from dilocoxd.daemon.peers.dial_back import RESOURCE, DialBack
 from dilocoxd.daemon.peers.membership import MembershipDriver
+from dilocoxd.daemon.peers.port_book import PortBook
 from dilocoxd.daemon.peers.serving import Library, serve_bytes
 from dilocoxd.daemon.round.driver import RoundDriver
-from dilocoxd.daemon.uploads.port_book import PortBook
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.membership.hosts import HostsHeard

@@ -24,7 +24,7 @@ from dilocoxd.wire.local.buffers import INBOX
 from dilocoxd.wire.local.inlets import (
     HELD,
     THERE_MAX,
-    AskPayload,
+    AskPlace,
     Caller,
     CallerRejected,
     InletState,
@@ -134,7 +134,7 @@ class NodeInlets:
         self._site = site
         self._here: set[Place] = set()
         """What comes to the head itself in this attempt."""
-        self._early: list[tuple[PartInlet, AskPayload, float]] = []
+        self._early: list[tuple[PartInlet, AskPlace, float]] = []
         self._told: dict[PeerId, DataPorts] = {}
         self._met: set[PeerId] = set()
         """May have been started anew, and know nothing."""
@@ -163,12 +163,12 @@ class NodeInlets:
             case CallerRejected(peer, code, count):
                 part.counts["rejected"] += count
                 self._site.rejected(PeerId(peer), WireError(code, f"{count} at a node of this site"))
-            case AskPayload():
+            case AskPlace():
                 self._decide(part, message, asyncio.get_running_loop().time() + EARLY_OFFER_S)
             case PayloadArrived(request):
                 self._arrived(part, request)
 
-    def _decide(self, part: PartInlet, ask: AskPayload, end: float) -> None:
+    def _decide(self, part: PartInlet, ask: AskPlace, end: float) -> None:
         number, peer = ask.request, PeerId(ask.peer)
         try:
             header = PEER_MESSAGES.decode(ask.header)

@@ -12,7 +12,7 @@ from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.daemon.site.site import LocalSite
 from dilocoxd.daemon.uploads.inlets import NodeInlets, SiteInlets
 from dilocoxd.daemon.uploads.orders import NodeUploads, SiteUploads
-from dilocoxd.daemon.uploads.other_ports import OtherPorts, OwnSite
+from dilocoxd.daemon.uploads.other_ports import OtherPorts, SendingSite
 from dilocoxd.daemon.workers.outer_pool import OuterPool
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
@@ -53,7 +53,7 @@ def _open_other_ports(
     """None: data connections are off, and everything goes to the sites themselves."""
     if swarm.data is None or swarm.gate.run_id is None:
         return None
-    site = OwnSite(
+    site = SendingSite(
         credentials=Credentials(identity),
         run_id=swarm.gate.run_id,
         doors=swarm.doors,

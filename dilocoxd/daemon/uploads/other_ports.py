@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.daemon.node.no_streams import NoStreams
-from dilocoxd.daemon.uploads.port_book import PortBook
+from dilocoxd.daemon.peers.port_book import PortBook
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.swarm.direct.certificates import Credentials
@@ -30,7 +30,7 @@ LOOK_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class OwnSite:
+class SendingSite:
     """Who sends."""
 
     credentials: Credentials
@@ -49,7 +49,7 @@ class OwnSite:
 class OtherPorts:
     """`run` until cancelled. Implements NodeWays (daemon/round/transfers.py)."""
 
-    def __init__(self, book: PortBook, site: OwnSite, bulk: BulkSender) -> None:
+    def __init__(self, book: PortBook, site: SendingSite, bulk: BulkSender) -> None:
         """`bulk`: to the sites themselves; limits and measures of it hold for both."""
         self._book, self._site = book, site
         self._known: dict[PeerId, NodePort] = {}

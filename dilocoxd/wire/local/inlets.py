@@ -54,7 +54,7 @@ class CallerRejected:
 
 
 @dataclass(frozen=True, slots=True)
-class AskPayload:
+class AskPlace:
     """A site offers this. Answer: PayloadPlace or PayloadRefused."""
 
     request: Uint
@@ -124,4 +124,4 @@ class PayloadsOver:
 
 
 TO_INLET: Final = (ReceiveSegments, Caller, PayloadPlace, PayloadRefused, PayloadHeard, PayloadsOver)
-FROM_INLET: Final = (InletState, CallerRejected, AskPayload, PayloadArrived)
+FROM_INLET: Final = (InletState, CallerRejected, AskPlace, PayloadArrived)

@@ -2,7 +2,7 @@
 
 from dilocoxd.wire.codec import Registry
 from dilocoxd.wire.local.inlets import (
-    AskPayload,
+    AskPlace,
     Caller,
     CallerRejected,
     InletState,
@@ -158,7 +158,7 @@ LOCAL_MESSAGES = Registry(
         160: InletState,
         162: Caller,
         164: CallerRejected,
-        166: AskPayload,
+        166: AskPlace,
         168: PayloadPlace,
         170: PayloadRefused,
         172: PayloadArrived,

@@ -15,10 +15,10 @@ from typing import Any
 from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
 from dilocoxd.daemon.node.part_receipts import PartReceipts
 from dilocoxd.daemon.node.uplink import Uplink
+from dilocoxd.daemon.peers.port_book import PortBook
 from dilocoxd.daemon.round.transfers import Transfers
 from dilocoxd.daemon.uploads.inlets import NodeInlets, SiteInlets
-from dilocoxd.daemon.uploads.other_ports import OtherPorts, OwnSite
-from dilocoxd.daemon.uploads.port_book import PortBook
+from dilocoxd.daemon.uploads.other_ports import OtherPorts, SendingSite
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.errands import Errands
 from dilocoxd.daemon.workers.outer_worker import _Session
@@ -191,7 +191,7 @@ async def receiving(folder: Path, *, life_s: float = 3600.0) -> AsyncIterator[Re
         )
         inlets = NodeInlets([(node, range(SEGMENT, SEGMENT + 1))], site)
         bulk, told = BulkSender(b.gate), asyncio.Queue[Any]()
-        own = OwnSite(Credentials(b.identity), RUN, Doorkeeper(), lambda: 0, b._key_of, lambda: {me}, 8, 4)
+        own = SendingSite(Credentials(b.identity), RUN, Doorkeeper(), lambda: 0, b._key_of, lambda: {me}, 8, 4)
         others = OtherPorts(book, own, bulk)
         payload, outbox = os.urandom(LENGTH), Buffers()
         outbox.provide([Buffer(OUTBOX, AT + LENGTH)])
