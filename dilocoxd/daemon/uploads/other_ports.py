@@ -53,7 +53,9 @@ class OtherPorts:
         """`bulk`: to the sites themselves; limits and measures of it hold for both."""
         self._book, self._site = book, site
         self._known: dict[PeerId, NodePort] = {}
-        """By way."""
+        """By way, as long as its site is in touch: whoever names a port, none, and it again has us try no oftener."""
+        self._named: set[PeerId] = set()
+        """Ways that are in the newest word of their site."""
         listener = DataListener((), site.credentials, _serve_nobody)
         self._plane = DataPlane(
             site.credentials, listener, self._hosts, self._key_of, str(site.run_id), site.connections
@@ -81,19 +83,21 @@ class OtherPorts:
     async def run(self) -> None:
         """Try the ports of which other sites have told us."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._plane.run(lambda: set(self._known)), name="data connections to nodes")
+            group.create_task(self._plane.run(lambda: self._named), name="data connections to nodes")
             while True:
                 self._look()
                 await asyncio.sleep(LOOK_S)
 
     def _look(self) -> None:
-        self._book.keep(self._site.in_touch())
-        wanted = {way_to_node(peer, number): port for (peer, number), port in self._book.all().items()}
-        for way in [way for way, port in self._known.items() if wanted.get(way) != port]:
+        in_touch = self._site.in_touch()
+        self._book.keep(in_touch)
+        for way in [way for way in self._known if site_of(way) not in in_touch]:
             del self._known[way]
             self._plane.drop(way)
-        for way, port in wanted.items():
-            if way not in self._known:
+        named = {way_to_node(peer, number): port for (peer, number), port in self._book.all().items()}
+        self._named = set(named)
+        for way, port in named.items():
+            if self._known.get(way) != port:
                 self._known[way] = port
                 self._plane.meet(way, port.port)
 
@@ -105,7 +109,7 @@ class OtherPorts:
 
     def routes(self) -> Mapping[PeerId, Route]:
         """By way; to be read only."""
-        return self._plane.routes()
+        return {way: route for way, route in self._plane.routes().items() if way in self._named}
 
 
 async def _serve_nobody(peer: PeerId, protocol: str, link: DataLink, network: str) -> None:

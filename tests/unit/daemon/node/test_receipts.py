@@ -308,6 +308,22 @@ async def test_site_that_was_started_anew_is_told_of_the_ports_again(tmp_path: P
         await it.reached()
 
 
+async def test_site_that_names_another_port_each_time_has_us_try_no_oftener(tmp_path: Path) -> None:
+    """It could else have all others knock at somebody's door."""
+    async with receiving(tmp_path) as it:
+        it.inlets._site = dataclasses.replace(it.inlets._site, tell=lambda peer, ports: None)
+        ports = [NodePort(SEGMENT, SEGMENT + 1, number, ("127.0.0.1",)) for number in (1, 2)]
+        it.book.take(it.a_id, DataPorts((ports[0],)))
+        plane = it.others._plane
+        await until(lambda: plane.counts["tries_failed"] == 1)
+        next_try = plane.routes()[it.way].next_try
+        for named in ((), (ports[1],), (), (ports[0],)):
+            it.book.take(it.a_id, DataPorts(named))
+            it.others._look()
+            assert it.others.routes().keys() == ({it.way} if named else set())
+        assert plane.routes()[it.way].next_try == next_try
+
+
 async def test_ports_of_a_site_out_of_touch_are_forgotten(tmp_path: Path) -> None:
     async with receiving(tmp_path) as it:
         await it.reached()
