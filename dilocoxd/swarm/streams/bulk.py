@@ -85,6 +85,7 @@ class BulkReceiver:
         self._on_received = on_received
         self._assemblies: OrderedDict[tuple[PeerId, SegmentHeader], _Assembly] = OrderedDict()
         self._early = EarlyPieces()
+        self._writers: dict[Region, tuple[PeerId, SegmentHeader]] = {}  # of each place one payload (S8.9)
         self._news = asyncio.Event()
         self.counts: Counter[str] = Counter()
         """payloads_received, bytes_received, pieces_duplicate, payloads_bad_hash."""
@@ -92,11 +93,12 @@ class BulkReceiver:
     def forget(self, is_over: Callable[[SegmentHeader], bool]) -> None:
         """Forget payloads of rounds that are over (their regions may be used again)."""
         for key in [key for key in self._assemblies if is_over(key[1])]:
-            self._drop(self._assemblies.pop(key))
+            self._forget(key)
 
-    def _drop(self, assembly: _Assembly) -> None:
-        assembly.is_forgotten = True
+    def _forget(self, key: tuple[PeerId, SegmentHeader]) -> None:
+        (assembly := self._assemblies.pop(key)).is_forgotten = True
         self._early.forget(assembly.hashed)
+        del self._writers[assembly.region]
 
     def look_again(self) -> None:
         """What was not to be taken yet may be now."""
@@ -125,13 +127,18 @@ class BulkReceiver:
         if region.length != header.segment_bytes:
             raise WireError("not_wanted", f"{header.segment_bytes} bytes offered, {region.length} expected")
         key = (peer, header)
+        if (writer := self._writers.get(region, key)) != key:
+            if not self._assemblies[writer].is_verified:
+                raise WireError("busy", "another payload is on its way to this place")
+            self._forget(writer)
         assembly = self._assemblies.get(key)
         if assembly is None or assembly.region != region:
             if assembly is not None:
-                self._drop(assembly)
+                self._forget(key)
             assembly = self._assemblies[key] = _Assembly(region, PieceSet(region.num_pieces), HashInOrder(self._early))
+            self._writers[region] = key
             while len(self._assemblies) > ASSEMBLIES_MAX:
-                self._drop(self._assemblies.popitem(last=False)[1])
+                self._forget(next(iter(self._assemblies)))
         self._assemblies.move_to_end(key)
         return assembly
 
