@@ -32,6 +32,7 @@ CAPS: Final = {
     "daemon/peers/membership.py MembershipDriver._probing": "suspects in the table: at most its PEERS_MAX",
     "daemon/peers/outside.py OutsideView._words": "PEERS_KEPT",
     "daemon/peers/outside.py _Word.reached": "addresses, not peers: ADDRESSES_TRIED in one answer",
+    "daemon/peers/port_book.py PortBook._ports": "SITES_MAX, of sites in touch",
     "daemon/round/inbox.py RoundInbox._own_room": "who has a stream that waits: at most the room's streams",
     "machines/admission/gate.py AdmissionBook._set_aside": "the keys of revocations",
     "machines/admission/gate.py AdmissionBook._signed_by": "the keys of revocations",
