@@ -19,7 +19,8 @@ from dilocoxd.swarm.direct.certificates import Credentials
 from dilocoxd.swarm.direct.links import DataLink
 from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.sockets import listen_on
-from dilocoxd.swarm.streams.bulk import BulkReceiver, _Assembly
+from dilocoxd.swarm.streams.assemblies import Assembly
+from dilocoxd.swarm.streams.bulk import BulkReceiver
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.pieces import Region
@@ -65,7 +66,7 @@ class AskingReceiver(BulkReceiver):
         )
         self._part_of = part_of
 
-    async def _assembly_soon(self, peer: PeerId, header: SegmentHeader) -> _Assembly:
+    async def _assembly_soon(self, peer: PeerId, header: SegmentHeader) -> Assembly:
         await self._part_of(header).decide(peer, header)
         return self._assembly(peer, header)
 

@@ -10,14 +10,15 @@ stream the offer is repeated and only what the bitmap lacks is sent. Only RECEIP
 
 import asyncio
 import contextlib
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, EarlyPieces, HashInOrder, PieceSet, Region
+from dilocoxd.swarm.streams.assemblies import Assemblies, Assembly
+from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
 from dilocoxd.swarm.streams.throttle import PeerGates, SendingPlace, SendingSpeeds
@@ -25,8 +26,6 @@ from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_hea
 from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 
 LANES_MAX: Final = 4
-ASSEMBLIES_MAX: Final = 4096
-"""Payloads whose bitmaps the receiver remembers; the least recently used is forgotten, and would start again."""
 VERIFY_BYTES_PER_S: Final = 50e6
 """Slowest hashing that a sender must put up with before it calls the receiver silent."""
 EARLY_PIECES_MAX: Final = 4
@@ -66,46 +65,27 @@ OnReceived = Callable[[PeerId, SegmentHeader], Awaitable[None]]
 """Told once when a payload is complete and verified, before the sender gets its receipt."""
 
 
-@dataclass(slots=True)
-class _Assembly:
-    region: Region
-    pieces: PieceSet
-    hashed: HashInOrder
-    is_verified: bool = False
-    is_forgotten: bool = False
-    """Set when its region may be used for something else: lanes that still run must not write any more."""
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-
 class BulkReceiver:
     """Responder of PROTOCOL_BULK."""
 
     def __init__(self, accept: Accept, on_received: OnReceived) -> None:
         self._accept = accept
         self._on_received = on_received
-        self._assemblies: OrderedDict[tuple[PeerId, SegmentHeader], _Assembly] = OrderedDict()
-        self._early = EarlyPieces()
-        self._writers: dict[Region, tuple[PeerId, SegmentHeader]] = {}  # of each place one payload (S8.9)
+        self._assemblies = Assemblies()
         self._news = asyncio.Event()
         self.counts: Counter[str] = Counter()
         """payloads_received, bytes_received, pieces_duplicate, payloads_bad_hash."""
 
     def forget(self, is_over: Callable[[SegmentHeader], bool]) -> None:
         """Forget payloads of rounds that are over (their regions may be used again)."""
-        for key in [key for key in self._assemblies if is_over(key[1])]:
-            self._forget(key)
-
-    def _forget(self, key: tuple[PeerId, SegmentHeader]) -> None:
-        (assembly := self._assemblies.pop(key)).is_forgotten = True
-        self._early.forget(assembly.hashed)
-        del self._writers[assembly.region]
+        self._assemblies.forget(is_over)
 
     def look_again(self) -> None:
         """What was not to be taken yet may be now."""
         self._news.set()
         self._news = asyncio.Event()
 
-    async def _assembly_soon(self, peer: PeerId, header: SegmentHeader) -> _Assembly:
+    async def _assembly_soon(self, peer: PeerId, header: SegmentHeader) -> Assembly:
         end = asyncio.get_running_loop().time() + EARLY_OFFER_S
         while True:
             news = self._news
@@ -120,27 +100,13 @@ class BulkReceiver:
                 except TimeoutError:
                     raise error from None
 
-    def _assembly(self, peer: PeerId, header: SegmentHeader) -> _Assembly:
+    def _assembly(self, peer: PeerId, header: SegmentHeader) -> Assembly:
         if header.offset or header.piece_bytes != header.segment_bytes or header.segment_bytes > PAYLOAD_BYTES_MAX:
             raise WireError("malformed", "an offer names a whole segment")
         region = self._accept(peer, header)
         if region.length != header.segment_bytes:
             raise WireError("not_wanted", f"{header.segment_bytes} bytes offered, {region.length} expected")
-        key = (peer, header)
-        if (writer := self._writers.get(region, key)) != key:
-            if not self._assemblies[writer].is_verified:
-                raise WireError("busy", "another payload is on its way to this place")
-            self._forget(writer)
-        assembly = self._assemblies.get(key)
-        if assembly is None or assembly.region != region:
-            if assembly is not None:
-                self._forget(key)
-            assembly = self._assemblies[key] = _Assembly(region, PieceSet(region.num_pieces), HashInOrder(self._early))
-            self._writers[region] = key
-            while len(self._assemblies) > ASSEMBLIES_MAX:
-                self._forget(next(iter(self._assemblies)))
-        self._assemblies.move_to_end(key)
-        return assembly
+        return self._assemblies.of(peer, header, region)
 
     async def serve(self, stream: FrameStream, hello: Hello) -> None:
         """One incoming lane."""
@@ -186,14 +152,14 @@ class BulkReceiver:
                 return
         await stream.read(FrameKind.FINISHED)
 
-    async def _take_next(self, stream: FrameStream, assembly: _Assembly) -> bool:
+    async def _take_next(self, stream: FrameStream, assembly: Assembly) -> bool:
         """False when there is none. Nothing looks at the piece any more then: its memory is for the one behind it."""
         frame = await stream.read(FrameKind.PIECE, FrameKind.FINISHED)
         if frame.kind is FrameKind.PIECE:
             await self._take(assembly, frame.payload)
         return frame.kind is FrameKind.PIECE
 
-    async def _take(self, assembly: _Assembly, payload: bytes | bytearray | memoryview) -> None:
+    async def _take(self, assembly: Assembly, payload: bytes | bytearray | memoryview) -> None:
         if assembly.is_forgotten:
             raise WireError("stale", "the round of this payload is over")
         index, data = split_piece(payload)
@@ -207,17 +173,16 @@ class BulkReceiver:
             assembly.hashed.add(index, data)
         self.counts["bytes_received"] += len(data)
 
-    async def _settle(self, peer: PeerId, header: SegmentHeader, assembly: _Assembly) -> bool:
+    async def _settle(self, peer: PeerId, header: SegmentHeader, assembly: Assembly) -> bool:
         async with assembly.lock:
             if not assembly.pieces.is_complete:
                 return False
             if assembly.is_forgotten:
                 raise WireError("stale", "the round of this payload is over")
             if not assembly.is_verified:
-                self._early.forget(assembly.hashed)  # what is left to hash is read from its place
+                self._assemblies.is_whole(assembly)
                 if await assembly.region.sha256(assembly.hashed) != header.segment_sha256:
-                    assembly.pieces.clear()
-                    assembly.hashed = HashInOrder(self._early)
+                    self._assemblies.begin_anew(assembly)
                     self.counts["payloads_bad_hash"] += 1
                     raise WireError("bad_hash", f"segment {header.segment} is not what its header says")
                 await self._on_received(peer, header)

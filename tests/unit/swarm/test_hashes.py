@@ -146,9 +146,9 @@ async def test_payload_that_is_forgotten_keeps_no_early_pieces(region: Region) -
     receiver = BulkReceiver(lambda peer, header: region, received)
     assembly = receiver._assembly(PeerId("a peer"), header)
     await receiver._take(assembly, encode_piece_header(1) + piece(1))
-    assert receiver._early.num_waiting == 1
+    assert receiver._assemblies.early.num_waiting == 1
     receiver.forget(lambda header: True)
-    assert receiver._early.num_waiting == 0
+    assert receiver._assemblies.early.num_waiting == 0
 
 
 async def test_early_pieces_are_hashed_a_few_at_a_time(region: Region, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,12 +167,12 @@ async def test_payload_that_is_whole_keeps_no_early_pieces(region: Region, monke
     monkeypatch.setattr(pieces, "TURN_PIECES", 1)
 
     async def received(peer: PeerId, header: SegmentHeader) -> None:
-        assert receiver._early.num_waiting == 0
+        assert receiver._assemblies.early.num_waiting == 0
 
     header = replace(HEADER, segment_bytes=LENGTH, piece_bytes=LENGTH, segment_sha256=sha256(PAYLOAD).digest())
     receiver = BulkReceiver(lambda peer, header: region, received)
     assembly = receiver._assembly(PeerId("a peer"), header)
     for index in (2, 3, 1, 0):
         await receiver._take(assembly, encode_piece_header(index) + piece(index))
-    assert receiver._early.num_waiting == 2
+    assert receiver._assemblies.early.num_waiting == 2
     assert await receiver._settle(PeerId("a peer"), header, assembly)
