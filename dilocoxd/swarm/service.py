@@ -96,12 +96,10 @@ class Swarm:
         self.gate.room.worth = lambda peer: int(peer in self.contacts.in_touch)
         self.channel = MessageChannel(self.gate, self._on_message, self._on_call)
         limit = TokenBucket(settings.upload_bytes_per_s_max)
-        throttle = limit.take if settings.upload_bytes_per_s_max else None
         self.bulk_in = BulkReceiver(listener.accept, listener.on_segment)
-        self.bulk_out = BulkSender(self.gate, throttle, lanes_max=settings.streams_per_peer)
+        self.bulk_out = BulkSender(self.gate, limit.take, lanes_max=settings.streams_per_peer)
         self.bulk_out.give_back = limit.give_back
-        serving = ServingLimit(settings.serve_bytes_per_s_max, self.bulk_out.sending_speed)
-        serving.upload = throttle
+        serving = ServingLimit(settings.serve_bytes_per_s_max, self.bulk_out.sending_speed, limit)
         self.fetch_server = FetchServer(listener.open_resource, serving.take)
         self.fetch_client = FetchClient(self.gate)
         self.fetch_client.on_bad = self.rejections.count

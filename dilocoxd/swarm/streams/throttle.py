@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -156,12 +156,14 @@ class SendingPlace:
 class ServingLimit:
     """What serving (manifest, chain, snapshots) may send: a bucket of its own, and little while an exchange sends."""
 
-    def __init__(self, bytes_per_s_max: float, exchange_speed: Callable[[], float | None]) -> None:
-        """`exchange_speed`: bytes per second of the exchange that is sending now (0 = not known yet); None = none."""
+    def __init__(
+        self, bytes_per_s_max: float, exchange_speed: Callable[[], float | None], upload: TokenBucket | None = None
+    ) -> None:
+        """`exchange_speed`: bytes per second of the exchange that is sending now (0 = not known yet); None = none.
+        `upload`: the limit that exchanges and serving share; None: there is none."""
         self._own = TokenBucket(bytes_per_s_max)
         self._exchange_speed = exchange_speed
-        self.upload: Callable[[int], Awaitable[None]] | None = None
-        """The limit that exchanges and serving share; None: there is none."""
+        self._upload = upload
 
     async def take(self, num_bytes: int) -> None:
         """Return when `num_bytes` may be sent."""
@@ -174,8 +176,8 @@ class ServingLimit:
             if left_s <= 0:
                 break
             await asyncio.sleep(min(SLICE_S, left_s))
-        if self.upload is not None:
-            await self.upload(num_bytes)
+        if self._upload is not None:
+            await self._upload.take(num_bytes)
 
 
 class Writers:
