@@ -78,7 +78,10 @@ class NodeStage:
     node: Annotated[
         str, told("Name and address of the machine that runs it, or ran it last; empty: none did yet. Untrusted.")
     ]
-    state: Annotated[Literal["starting", "waiting", "running"], told("waiting: no node is there that could run it.")]
+    state: Annotated[
+        Literal["starting", "waiting", "running"],
+        told("waiting: no node is there that could run it, or its node is silent and its trainers wait there."),
+    ]
     since: Unix
 
 

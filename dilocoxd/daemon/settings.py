@@ -79,6 +79,7 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         node_stages=site.cluster.stages,
         stage_ranks=site.parallel.in_stage,
         node_address=(site.cluster.host, site.cluster.port),
+        node_grace_s=site.cluster.head_grace_s,
         node_key_file=site.cluster.key_file,
         trainer_modules=trainer_modules(manifest, site),
         restarts_max=workers.restarts_max,

@@ -23,7 +23,13 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from dilocoxd.errors import ConfigError, WireError
-from dilocoxd.ipc.client import LINK_LOST_STATUS, NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
+from dilocoxd.ipc.client import (
+    LINK_LOST_STATUS,
+    NODE_GRACE_VARIABLE,
+    NODE_KEY_VARIABLE,
+    NODE_SALTS_VARIABLE,
+    NODE_SOCKET_VARIABLE,
+)
 from dilocoxd.wire.local.node import NODE_MESSAGE_BYTES_MAX, NODE_MESSAGES
 
 GREETING: Final = b"dilocoxd-node-1\n"
@@ -36,7 +42,7 @@ _NONCE_BYTES: Final = 12
 _INFO: Final = b"dilocoxd node link 1"
 FAILED_STATUS: Final = 1
 SILENCE_S: Final = 5
-"""Of the other machine's kernel, whatever is or is not on its way, until we end a connection ourselves."""
+"""Of the other machine's kernel, whatever is or is not on its way, until we end a connection ourselves, or bear it."""
 STALL_S: Final = 20
 """A process that reads nothing for so long does not count as alive either, though its kernel answers. The kernel ends
 the connection then; with this it no longer counts keepalive probes, and would see a silent machine no sooner."""
@@ -128,14 +134,45 @@ def end_when_silent(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, STALL_S * 1000)
 
 
+def heard_s(sock: socket.socket) -> float:
+    """Seconds since the other machine's kernel answered last, whether it was asked or not. Raises OSError."""
+    return _heard_s(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES))
+
+
+def silence_s(sock: socket.socket) -> float:
+    """So many seconds the other machine has answered nothing; 0 while nobody asks it. Raises OSError."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    return _heard_s(info) if max(info[_RETRANSMITS], info[_PROBES]) >= UNANSWERED_MIN else 0.0
+
+
+def _heard_s(info: bytes) -> float:
+    return min(int(struct.unpack_from("=I", info, place)[0]) for place in (_LAST_DATA, _LAST_ACK)) / 1000
+
+
 def is_silent(sock: socket.socket) -> bool:
     """The other machine has answered nothing for SILENCE_S, and was asked. False for one that is not read from, as long
     as its kernel answers. Raises OSError."""
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-    if max(info[_RETRANSMITS], info[_PROBES]) < UNANSWERED_MIN:
-        return False
-    heard_ms = min(struct.unpack_from("=I", info, place)[0] for place in (_LAST_DATA, _LAST_ACK))
-    return bool(heard_ms >= SILENCE_S * 1000)
+    return silence_s(sock) >= SILENCE_S
+
+
+class SilenceLimit:
+    """How long the other machine may be silent: `limit_s`, at least SILENCE_S. Whoever ends the connection looks."""
+
+    def __init__(self, sock: socket.socket, limit_s: float = 0.0) -> None:
+        self.limit_s = limit_s
+        self.is_tried = False
+        """It is silent for longer than SILENCE_S."""
+        self._socket = sock
+
+    def look(self) -> bool:
+        """Whether it is over. Raises OSError."""
+        silent_s = silence_s(self._socket)
+        if self.is_tried != (silent_s >= SILENCE_S):
+            self.is_tried = not self.is_tried
+            # Else the kernel ends what it takes for a stall.
+            stall_s = STALL_S + (self.limit_s if self.is_tried else 0)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
+        return silent_s >= max(self.limit_s, SILENCE_S)
 
 
 class SealedSocket:
@@ -144,18 +181,26 @@ class SealedSocket:
     def __init__(self, sock: socket.socket, seal: Seal) -> None:
         self._socket = sock
         self._seal = seal
-        self._end = "the node closed the connection"
+        self._end = ""
 
-    def watch(self) -> None:
-        """End the connection when the other machine is silent: a thread looks now and then, as long as it lives."""
-        threading.Thread(target=self._watch, name="silence of a node", daemon=True).start()
+    def watch(self, limit_s: float = 0.0) -> None:
+        """End the connection when the other machine is silent for so long (SilenceLimit): a thread looks now and then,
+        as long as it lives."""
+        patience = SilenceLimit(self._socket, limit_s)
+        threading.Thread(target=self._watch, args=(patience,), name="silence of a node", daemon=True).start()
 
-    def _watch(self) -> None:
+    def _watch(self, patience: SilenceLimit) -> None:
         with contextlib.suppress(OSError):  # it has ended otherwise
-            while not is_silent(self._socket):
+            while not patience.look():
                 time.sleep(LOOK_INTERVAL_S)
-            self._end = f"the node said nothing for {SILENCE_S} s"
+            self._end = _silent_for(max(patience.limit_s, SILENCE_S))
             self._socket.shutdown(socket.SHUT_RDWR)
+
+    def _why_ended(self) -> str:
+        with contextlib.suppress(OSError):
+            if not self._end and is_silent(self._socket):  # the daemon has ended it
+                return _silent_for(silence_s(self._socket))
+        return self._end or "the node closed the connection"
 
     def send(self, message: Any) -> None:
         """Raises OSError. Of several threads one at a time."""
@@ -172,7 +217,7 @@ class SealedSocket:
         while view:
             count = self._socket.recv_into(view)
             if not count:
-                raise EOFError(self._end)
+                raise EOFError(self._why_ended())
             view = view[count:]
         return data
 
@@ -191,8 +236,12 @@ def connection_taken_over(environment: Mapping[str, str]) -> SealedSocket:
     sock.setblocking(True)
     salts = bytes.fromhex(environment[NODE_SALTS_VARIABLE])
     sealed = SealedSocket(sock, Seal(key, salts, is_head=True, sent=1, received=1))
-    sealed.watch()
+    sealed.watch(float(environment.get(NODE_GRACE_VARIABLE) or 0.0))
     return sealed
+
+
+def _silent_for(seconds: float) -> str:
+    return f"the node said nothing for {seconds:.0f} s"
 
 
 def status_of_end(error: Exception) -> int:

@@ -81,9 +81,12 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "node_missing", "critical",
         "A part of the outer worker, or a pipeline stage, has no machine to run on: rounds of this site wait for the"
         " part and training goes on, or training waits for the stage.",
-        "No node took it for 5 s; goes when one has it. Told again when what is missed changes.",
-        "The node is off, its service ended, cluster.port of the head is closed to it, or its key is another one.",
-        "Start `dilocoxd node` on the machine that the text names, or on another one, with --parts or --stages. If the"
+        "No node took it for 5 s, or the node of a stage has been silent for 5 s; goes when one has it. Told again when"
+        " what is missed changes.",
+        "The node is off, its service ended, its cable was cut, cluster.port of the head is closed to it, or its key is"
+        " another one.",
+        "Mend the network to the machine that the text names: trainers there go on where they were within"
+        " cluster.head_grace_s. Or start `dilocoxd node` there, or on another one, with --parts or --stages. If the"
         " text tells of a refused connection: copy cluster.key_file to it again, and install this version there.",
         for_s=60,
     ),

@@ -44,6 +44,19 @@ class ClusterSection(Section):
     port: Annotated[int, knob("TCP port that nodes come to.", unit="port", cost="none.", ge=1, le=65535)] = (
         DEFAULT_NODE_PORT
     )
+    head_grace_s: Annotated[
+        float,
+        knob(
+            "A node that is silent, as when its cable was cut, is waited for so long: its trainers stay and go on where"
+            " they were, its outer parts keep their memory. No longer than half of workers.step_timeout_s for trainers,"
+            " and than 5 s where other nodes have room for them. 0: trainers end after 5 s, and a part goes to another"
+            " node at once.",
+            unit="s",
+            cost="trainers of a machine that lost its power end so much later, if no other node has room.",
+            ge=0,
+            le=3600,
+        ),
+    ] = 60.0
     is_public: Annotated[
         bool,
         knob(

@@ -7,6 +7,7 @@ it over. Nothing of the model passes through here.
 import asyncio
 import contextlib
 import dataclasses
+import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,19 @@ from typing import Any, Final
 
 from dilocoxd import __version__
 from dilocoxd.config.addresses import socket_family
-from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost
+from dilocoxd.daemon.head.silences import BorneSilences
+from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost, Workers
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
 from dilocoxd.ipc.client import NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
 from dilocoxd.ipc.sealed import (
     FRONT_BYTES,
     LENGTH,
+    SILENCE_S,
     Seal,
     end_when_silent,
     greeting,
+    heard_s,
     is_silent,
     length_of,
     new_salt,
@@ -44,7 +48,7 @@ LOOK_S: Final = 1.0
 """So often who waits looks anew."""
 CHOICE_S: Final = 5.0
 """So long a part waits for the node that has files of it before any other will do, be it a place without a past."""
-COMEBACK_S: Final = 60.0
+GRACE_S: Final = 60.0
 """So long a part waits for the node that has its buffers, where another one has room. Where none has, a new start would
 help nobody: it waits on, for a node that was only cut off has all of it still."""
 
@@ -114,8 +118,9 @@ class WaitingNode:
 class NodeDoor:
     """`listen`, then `serve`; `take` is for a part, `take_all` for the stages of a generation."""
 
-    def __init__(self, host: str, port: int, key: bytes, incarnation: str) -> None:
-        """`incarnation`: names this start of the head."""
+    def __init__(self, host: str, port: int, key: bytes, incarnation: str, grace_s: float = GRACE_S) -> None:
+        """`incarnation`: names this start of the head. `grace_s`: see GRACE_S."""
+        self._grace_s = grace_s
         self._incarnation, self._num_incarnations = incarnation, 0
         self.refused = 0
         """Connections that did not show the key."""
@@ -129,6 +134,8 @@ class NodeDoor:
         """In the order in which they came."""
         self._changed = asyncio.Event()
         self._is_stopping = False
+        self._group: asyncio.TaskGroup | None = None
+        self._silences = BorneSilences(self._num_free_stages)
 
     @property
     def num_waiting(self) -> int:
@@ -155,6 +162,7 @@ class NodeDoor:
         assert self._socket is not None
         try:
             async with asyncio.TaskGroup() as group:
+                self._group = group
                 async for sock, address in accepted(self._socket):
                     host = str(address[0])
                     if len(self._greeted) >= GREETED_MAX:
@@ -163,6 +171,7 @@ class NodeDoor:
                     self._greeted.append(sock)
                     group.create_task(self._greet(sock, host), name="greeting of a node")
         finally:
+            self._group = None
             self._socket.close()
             for node in self._waiting:
                 node.sock.close()
@@ -256,9 +265,9 @@ class NodeDoor:
             if not has_told:
                 has_told = True
                 waits()
-            if holds and waited >= COMEBACK_S and self._chosen(served, holds=None, is_patient=False) is not None:
+            if holds and waited >= self._grace_s and self._chosen(served, holds=None, is_patient=False) is not None:
                 raise PlaceLost(
-                    f"its node did not come back within {COMEBACK_S:g} s and another one has room; what it held in"
+                    f"its node did not come back within {self._grace_s:g} s and another one has room; what it held in"
                     " memory is given up"
                 )
             await self._until_changed()
@@ -292,6 +301,20 @@ class NodeDoor:
                 return nodes
             await self._until_changed(min([each - waited for each in patience_s if each > waited], default=LOOK_S))
         raise WorkerError("the site stops")
+
+    def mind(self, node: WaitingNode, workers: Workers, grace_s: float, note: Callable[[bool], None]) -> None:
+        """Bear the silence of a node that a stage has taken: see BorneSilences."""
+        if self._group is not None and not self._is_stopping and grace_s > SILENCE_S:
+            with contextlib.suppress(OSError):  # no descriptor is left: the process in the stage's place looks too
+                # Not `sock.dup`: it has the process that reads from the connection find it non-blocking, as it is here.
+                own = socket.socket(fileno=os.dup(node.sock.fileno()))
+                minding = self._silences.mind(own, workers, grace_s, note)
+                self._group.create_task(minding, name="silence of a node")
+
+    def _num_free_stages(self, answered_s: float) -> int:
+        self._forget_dead()
+        waiting = [each for each in self._waiting if each.hello.kind == STAGE_PLACE]
+        return sum(heard_s(each.sock) < answered_s for each in waiting)
 
     async def _until_changed(self, limit_s: float = LOOK_S) -> None:
         """At most for a look's time: nobody tells of connections that end."""

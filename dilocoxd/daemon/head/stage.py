@@ -15,7 +15,7 @@ from dilocoxd.daemon.head.door import NodeDoor, NodeProcess, WaitingNode
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
-from dilocoxd.ipc.client import NODE_SERVED_VARIABLE
+from dilocoxd.ipc.client import NODE_GRACE_VARIABLE, NODE_SERVED_VARIABLE
 
 STAGE_CHOICE_S: Final = 3.0
 """So long a stage waits for the node that had it before another will do. It may have prepared a text, and no more is
@@ -32,13 +32,16 @@ class StageAway:
     """What nodes call it."""
     ranks: int
     key_path: Path
+    grace_s: float = 0.0
+    """So long a silence of its node is borne (NodeDoor.mind)."""
 
 
 class NodeStagePlace:
     """Of one stage."""
 
-    def __init__(self, fork_server: ForkServer, stage: StageAway, last_nodes: LastNodes) -> None:
+    def __init__(self, door: NodeDoor, fork_server: ForkServer, stage: StageAway, last_nodes: LastNodes) -> None:
         self.stage = stage
+        self._door = door
         self._fork_server = fork_server
         self._last_nodes = last_nodes
         self.seen = NodeStage(stage=stage.number, node=self.last_node, state="starting", since=time.time())
@@ -65,13 +68,17 @@ class NodeStagePlace:
         else:
             self._note("starting", node.who)
 
+    def _note_silence(self, is_silent: bool) -> None:
+        self._note("waiting" if is_silent else "running", self.seen.node)
+
     async def start(self, taken: WaitingNode, launch: ForkLaunch) -> Workers:
         """See TakenNode."""
-        more = {NODE_SERVED_VARIABLE: self.stage.served}
+        more = {NODE_SERVED_VARIABLE: self.stage.served, NODE_GRACE_VARIABLE: str(self.stage.grace_s)}
         workers = await self._fork_server.start(
             taken.given_to(launch, AWAY_STAGE_MODULE, self.stage.key_path, more)
         )  # fmt: skip
         self._note("running", taken.who)
+        self._door.mind(taken, workers, self.stage.grace_s, self._note_silence)
         await asyncio.to_thread(self._last_nodes.note, self.stage.served, taken.who, taken.process)
         return workers
 

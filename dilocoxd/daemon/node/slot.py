@@ -11,7 +11,7 @@ import os
 import re
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from dilocoxd import __version__
@@ -26,9 +26,9 @@ from dilocoxd.ipc.sealed import (
     LENGTH,
     LOOK_INTERVAL_S,
     Seal,
+    SilenceLimit,
     end_when_silent,
     greeting,
-    is_silent,
     length_of,
     new_salt,
     salt_of,
@@ -125,12 +125,13 @@ class Slot(ABC):
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(world.host, world.port)
         try:
-            with _ended_when_silent(writer):
+            with _ended_when_silent(writer, self._tell) as patience:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     stream = await self._greeted(reader, writer)
                 start = await self._start(stream)
                 if not isinstance(start, StartPart | StartStage) or not _SERVED.fullmatch(start.served):
                     raise WireError("unexpected_message", "the head did not say what to run")
+                patience.limit_s = start.grace_ms / 1000 if isinstance(start, StartStage) else 0.0
                 self._check_folder()
                 await self._live(start, stream, str(_socket_of(writer).getsockname()[0]))
         finally:
@@ -252,23 +253,30 @@ class PartSlot(Slot):
 
 
 @contextlib.contextmanager
-def _ended_when_silent(writer: asyncio.StreamWriter) -> Iterator[None]:
+def _ended_when_silent(writer: asyncio.StreamWriter, tell: Callable[[str], None]) -> Iterator[SilenceLimit]:
     """Its reader meets the end when the head's machine is silent."""
     loop, sock = asyncio.get_running_loop(), _socket_of(writer)
     next_look: asyncio.TimerHandle | None = None
+    patience = SilenceLimit(sock)
 
     def look() -> None:
         nonlocal next_look
         with contextlib.suppress(OSError):  # it has ended
-            if is_silent(sock):
+            was_tried, is_over = patience.is_tried, patience.look()
+            if is_over:
                 writer.transport.abort()
-            else:
-                next_look = loop.call_later(LOOK_INTERVAL_S, look)
+                return
+            if patience.is_tried != was_tried:
+                waits = f"is silent; what runs here waits for it, {patience.limit_s:g} s at most"
+                tell(
+                    f"the head's machine {waits if patience.is_tried else 'answers again, and what runs here goes on'}"
+                )
+            next_look = loop.call_later(LOOK_INTERVAL_S, look)
 
     end_when_silent(sock)
     look()
     try:
-        yield
+        yield patience
     finally:
         if next_look is not None:
             next_look.cancel()

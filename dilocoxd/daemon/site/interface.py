@@ -76,15 +76,15 @@ class SiteSettings:
     trainer_modules: tuple[str, ...] = (TRAINER_MODULE,)
     """The trainers run `main()` of the first; all of them are loaded before the first fork."""
     outer_parts: int = 1
-    """Processes that hold the outer state, each some of the segments."""
+    """Processes that hold the outer state, each some of the segments; `node_parts` further ones run on nodes."""
     node_parts: int = 0
-    """Further ones that run on nodes."""
     node_stages: int = 0
     """Pipeline stages, the last ones, whose trainers run on nodes."""
     stage_ranks: int = 1
     """Trainers of each stage."""
     node_address: tuple[str, int] = ("127.0.0.1", 0)
-    """Where nodes come to; port 0: any."""
+    """Where nodes come to; port 0: any. One that is only silent is waited for `node_grace_s`."""
+    node_grace_s: float = 60.0
     node_key_file: str = "node.key"
     """In the run directory."""
     outer_module: str = OUTER_MODULE

@@ -35,7 +35,7 @@ def make_door(settings: SiteSettings) -> NodeDoor:
         except StoreError as error:
             raise ConfigError(f"cluster.key_file = {settings.node_key_file}: {error}") from error
     host, port = settings.node_address
-    return NodeDoor(host, port, read_node_key(path), uuid.uuid4().hex)
+    return NodeDoor(host, port, read_node_key(path), uuid.uuid4().hex, settings.node_grace_s)
 
 
 class SiteNodes:
@@ -59,13 +59,18 @@ class SiteNodes:
             index: f"{site}.stage{index}of{pipeline}" for index in range(pipeline - settings.node_stages, pipeline)
         }
         run_dir, key_path = RunDir(settings.run_directory), settings.run_directory / settings.node_key_file
+        # Connections between ranks that were cut for so long may rest for as long again (TCP's growing pauses), and
+        # what is silent for longer than a step is a hang.
+        grace_s = min(settings.node_grace_s, settings.trainer_silence_min_s / 2)
         last_nodes = LastNodes(run_dir.last_nodes, [*parts.values(), *stages.values()])
         self.parts = [
             NodePlace(self.door, fork_server, PartAway(index, name, key_path, run_dir.feedback), last_nodes)
             for index, name in parts.items()
         ]
         self.stages = [
-            NodeStagePlace(fork_server, StageAway(index, name, settings.stage_ranks, key_path), last_nodes)
+            NodeStagePlace(
+                self.door, fork_server, StageAway(index, name, settings.stage_ranks, key_path, grace_s), last_nodes
+            )
             for index, name in stages.items()
         ]
 

@@ -84,4 +84,5 @@ def _start(run_directory: Path) -> StartStage:
         os.environ.get(client.PEER_VARIABLE, ""),
         (run_directory / "run.toml").read_bytes(),
         site_in_force(run_directory / "site.toml"),  # the variables of this machine are none of the node's
+        round(float(os.environ.get(client.NODE_GRACE_VARIABLE) or 0.0) * 1000),
     )

@@ -88,6 +88,8 @@ class StartStage:
     """Names the site, for the order of its data."""
     run_toml: ConfigText
     site_toml: ConfigText
+    grace_ms: Uint
+    """So long the node bears a silence of the head's machine before it ends them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -136,16 +136,17 @@ def _stages(status: dict[str, Any]) -> int:
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[Bench]:
-    """A site that trains, and a spare node."""
+def running(folder: Path, names: Sequence[str] = NODES, more: Mapping[str, str] | None = None) -> Iterator[Bench]:
+    """A site that trains on two of these nodes; a third one is a spare. `more`: of run.toml and site.toml."""
     with ExitStack() as stack:
-        network, (site, *_) = stack.enter_context(namespaced(f"nl{os.getpid() % 10000}", folder, ("head", *NODES)))
+        network, (site, *_) = stack.enter_context(namespaced(f"nl{os.getpid() % 10000}", folder, ("head", *names)))
         layout = {
             "model.num_layers": "3",
             "parallel.pipeline": "3",
             "parallel.microbatches": "4",
             "cluster.stages": "2",
             "cluster.host": f'"{network.address("head")}"',
+            **(more or {}),
         }
         options = [each for name, value in layout.items() for each in ("--set", f"{name}={value}")]
         arguments = ["init", "tiny", *site.options(), *founder_options(folder), *options]
@@ -155,11 +156,11 @@ def running(folder: Path) -> Iterator[Bench]:
         bench = Bench(network, site, folder)
         site.start()
         wait_until((site.run_dir / "node.key").exists, "the key", PATIENCE_S, site.describe)
-        for name in NODES:
+        for name in names:
             bench.start(name)
             stack.callback(bench.end, name)
         bench.until(lambda status: (status.get("totals") or {}).get("inner_steps"), "a first step")
-        bench.until(lambda status: status["nodes"]["free_places"] == 1, "a spare node")
+        bench.until(lambda status: status["nodes"]["free_places"] == len(names) - 2, "a spare node")
         yield bench
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from dilocoxd import __version__
-from dilocoxd.daemon.head import door as door_module
 from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, Held, NodeDoor, NodeProcess, WaitingNode
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.workers.forked import PlaceLost
@@ -41,8 +40,8 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_door() -> AsyncIterator[NodeDoor]:
-    door = NodeDoor("127.0.0.1", free_port(), KEY, "this start")
+async def open_door(grace_s: float = LONG_S) -> AsyncIterator[NodeDoor]:
+    door = NodeDoor("127.0.0.1", free_port(), KEY, "this start", grace_s)
     door.listen()
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(door.serve(), name="door")
@@ -156,9 +155,8 @@ async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() ->
                     await taken(door, holds="this start-1")
 
 
-async def test_part_waits_on_for_its_buffers_unless_another_node_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door_module, "COMEBACK_S", 0.5)
-    async with open_door() as door:
+async def test_part_waits_on_for_its_buffers_unless_another_node_has_room() -> None:
+    async with open_door(grace_s=0.5) as door:
         holds = door.new_incarnation()
         choice = asyncio.create_task(taken(door, holds=holds))
         await asyncio.sleep(1.5)
@@ -171,8 +169,7 @@ async def test_part_waits_on_for_its_buffers_unless_another_node_has_room(monkey
 
 
 @pytest.mark.parametrize("kind", [PART_PLACE, STAGE_PLACE])
-async def test_node_that_lost_its_folder_is_known_by_where_it_runs(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    monkeypatch.setattr(door_module, "COMEBACK_S", LONG_S)
+async def test_node_that_lost_its_folder_is_known_by_where_it_runs(kind: str) -> None:
     async with open_door() as door:
         with await asyncio.to_thread(come, door, dataclasses.replace(EMPTY, kind=kind, process="later")):
             await until_waiting(door, 1)

@@ -4,6 +4,7 @@ The kernel's own end by stall is out of reach in these tests, as it was too late
 probes end nothing.
 """
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from dilocoxd.daemon.head import silences
+from dilocoxd.daemon.workers.forked import Workers
 from dilocoxd.ipc import sealed
-from dilocoxd.ipc.sealed import Seal, SealedSocket, end_when_silent, is_silent
+from dilocoxd.ipc.sealed import Seal, SealedSocket, SilenceLimit, end_when_silent, is_silent, silence_s
 from dilocoxd.wire.local.node import PartEnded
 from tests.harness.internet.namespaces import standing_in
 from tests.harness.running.network_namespaces import Network
@@ -38,10 +41,10 @@ def impatience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def connected(network: Network) -> Iterator[tuple[socket.socket, socket.socket]]:
+def connected(network: Network, port: int = PORT) -> Iterator[tuple[socket.socket, socket.socket]]:
     """Ends of one connection, at the head and at the node."""
     with standing_in(network.namespace("head")):
-        door = socket.create_server((network.address("head"), PORT))
+        door = socket.create_server((network.address("head"), port))
     with door, standing_in(network.namespace("node")):
         there = socket.create_connection(door.getsockname())
         here, _ = door.accept()
@@ -73,6 +76,60 @@ def test_machine_that_is_gone_ends_the_connection_long_before_a_stall(network: N
         network.heal("node")
         assert ends == ["the node said nothing for 1 s"]
         assert there.fileno() >= 0, "it was not the other side that closed"
+
+
+def test_silence_that_is_borne_loses_nothing(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it is longer than a stall."""
+    monkeypatch.setattr(sealed, "STALL_S", 4)
+    with connected(network) as (here, there):
+        link = SealedSocket(here, Seal(KEY, SALTS, is_head=True))
+        patience = SilenceLimit(there, 1000)
+        link.watch(1000)
+        network.cut("node")
+        link.send(PartEnded("said in the dark"))
+
+        def is_longer_than_a_stall() -> bool:
+            assert not patience.look()
+            return min(silence_s(here), silence_s(there)) > 6
+
+        wait_until(is_longer_than_a_stall, "a long silence", WAIT_S, poll_s=0.05)
+        assert patience.is_tried
+        network.heal("node")
+        there.settimeout(WAIT_S)
+        assert SealedSocket(there, Seal(KEY, SALTS, is_head=False)).receive() == PartEnded("said in the dark")
+        wait_until(lambda: not patience.look() and not patience.is_tried, "it answers again", WAIT_S, poll_s=0.05)
+
+
+async def test_silence_is_borne_until_others_have_room_for_all_that_are_silent(
+    network: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(silences, "LOOK_INTERVAL_S", 0.05)
+    looks, free, notes = asyncio.Queue[float](), 0, asyncio.Queue[bool]()
+
+    def num_free(answered_s: float) -> int:
+        looks.put_nowait(answered_s)
+        return free
+
+    borne = silences.BorneSilences(num_free)
+    running = Workers("test-silence", (0,), (asyncio.get_running_loop().create_future(),), lambda told: None)
+    with connected(network) as (one, _), connected(network, PORT + 1) as (other, _):
+        async with asyncio.timeout(WAIT_S), asyncio.TaskGroup() as group:
+            minding = [
+                group.create_task(borne.mind(sock.dup(), running, 1000, notes.put_nowait)) for sock in (one, other)
+            ]
+            network.cut("node")
+            assert [await notes.get() for _ in minding] == [True, True]
+            free = 1
+            for _ in range(10):
+                await looks.get()
+            assert not any(task.done() for task in minding), "room for one of them is none"
+            network.heal("node")
+            assert [await notes.get() for _ in minding] == [False, False]
+            network.cut("node")
+            assert [await notes.get() for _ in minding] == [True, True]
+            free = 2
+        network.heal("node")
+        assert one.recv(1) == other.recv(1) == b"", "both were ended"
 
 
 def test_machine_that_reads_nothing_is_not_silent(network: Network) -> None:

@@ -28,7 +28,7 @@ from dilocoxd.wire.local.worker import Attach, WorkerAlive, WorkerHello
 
 KEY, SALTS = bytes(range(32)), bytes(64)
 SIZE = 8192
-START = node.StartStage("0123456789abcdef.stage1of2", 1, 1, 2, 1, "", b"", b"")
+START = node.StartStage("0123456789abcdef.stage1of2", 1, 1, 2, 1, "", b"", b"", 0)
 HELLO = WorkerHello("trainer", 1, 1, 1, 2)
 WAIT_S = 60.0
 
