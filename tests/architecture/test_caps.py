@@ -101,7 +101,7 @@ CAPS: Final = {
     "swarm/p2pd/node.py Node._networks": "NETWORKS_KEPT",
     "swarm/streams/budget.py Budget._buckets": "keys_max",
     "swarm/streams/budget.py Budget._networks": "keys_max",
-    "swarm/streams/bulk.py BulkReceiver._assemblies": "ASSEMBLIES_MAX",
+    "swarm/streams/assemblies.py Assemblies._assemblies": "ASSEMBLIES_MAX",
     "swarm/streams/throttle.py PeerGates._gates": "GATES_MAX",
     "swarm/streams/throttle.py SendingSpeeds._busy": "payloads under way",
     "swarm/streams/throttle.py SendingSpeeds.bytes_per_s": "SPEEDS_MAX",

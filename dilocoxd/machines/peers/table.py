@@ -20,7 +20,7 @@ STANDING: Final = (
         "views",
         "peers.record:Standing.view",
         "membership; Ready from further down (R6.8)",
-        "the next, different word of membership",
+        "the next word of membership that differs from its last",
     ),
     StandingRow(
         "departed",
