@@ -209,7 +209,7 @@ def member_called(site: str, rows: Sequence[Member], own: str) -> Member:
         ids = ", ".join(row.peer_id for row in found_rows)
         raise ConfigError(f"{len(found_rows)} members are called {site!r}; give the peer id of one of them: {ids}")
     if found_rows[0].peer_id == own:
-        raise ConfigError(f"{site} is this site itself; `dilocoxd leave` ends its part in the run")
+        raise ConfigError(f"{site} is this site itself; run `dilocoxd leave`, which ends its part in the run")
     return found_rows[0]
 
 

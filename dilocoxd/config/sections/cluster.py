@@ -47,7 +47,7 @@ class ClusterSection(Section):
     head_grace_s: Annotated[
         float,
         knob(
-            "A node that is silent, as when its cable was cut, is waited for so long: its trainers stay and go on where"
+            "A silent node, as when its cable was cut, is waited for so long: its trainers stay and go on where"
             " they were, its outer parts keep their memory. No longer than half of workers.step_timeout_s for trainers,"
             " and than 5 s where other nodes have room for them. 0: trainers end after 5 s, and a part goes to another"
             " node at once.",

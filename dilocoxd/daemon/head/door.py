@@ -219,7 +219,7 @@ class NodeDoor:
         """Who has shown the key is told. Empty: it may wait."""
         self._forget_dead()
         if hello.version != __version__:
-            return other_version(of_head=__version__, of_node=hello.version)
+            return f"{other_version(of_head=__version__, of_node=hello.version)}; install the same version on both"
         if len(self._waiting) >= WAITING_MAX:
             return f"{WAITING_MAX} places of nodes wait there, as many as may; start nodes with fewer"
         return ""

@@ -188,7 +188,7 @@ class Slot(ABC):
         version = hello.version if isinstance(hello, HeadHello) else "something unknown"
         if version != __version__:
             told = other_version(of_head=version, of_node=__version__)
-            raise ConfigError(f"cannot work for {world.host}:{world.port}: {told}")
+            raise ConfigError(f"cannot work for {world.host}:{world.port}: {told}; install the same version on both")
         name, home = name_of_host(socket.gethostname()), hashlib.sha256(bytes(world.directory)).hexdigest()[:16]
         await stream.send(NodeHello(__version__, self._served, self._incarnation, name, self.kind, home, world.mark))
         return stream

@@ -264,10 +264,12 @@ async def ask_peer(
             if refused is None:
                 _require_a_name(error)
                 raise
-            said = f"{refused.address.text} does not let this site in: {refused.reason}; "
+            where, why = refused.address.text, refused.reason
             if refused.code == NOT_LISTED:
-                raise NotListed(said + "ask its operator to list this site there") from error
-            raise ConfigError(said + "ask for a new link") from error
+                raise NotListed(
+                    f"{where} does not let this site in: {why}; ask its operator to list this site there"
+                ) from error
+            raise ConfigError(f"{where} does not let this site in: {why}; ask for a new link") from error
         finally:
             await node.shutdown()
 

@@ -25,8 +25,8 @@ STAGE_PLACE: Final = "stage"
 
 
 def other_version(*, of_head: str, of_node: str) -> str:
-    """What either of the two tells the operator."""
-    return f"the head runs dilocoxd {of_head}, this node {of_node}; install the same version on both"
+    """What either of the two tells the operator, who then reads what to do."""
+    return f"the head runs dilocoxd {of_head}, this node {of_node}"
 
 
 @dataclass(frozen=True, slots=True)

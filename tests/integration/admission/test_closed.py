@@ -21,6 +21,12 @@ def joined(target: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
 
 
+def says(words: str, done: subprocess.CompletedProcess[str]) -> str:
+    """What it said, if it was refused in these words."""
+    assert done.returncode == 78 and words in done.stderr, shlex.join(done.args) + done.stderr
+    return done.stderr
+
+
 def contributors(site: SiteProcess) -> set[str]:
     return {c["peer"] for row in site.rounds() if row["committed_at"] for c in row["contributors"]}
 
@@ -33,15 +39,11 @@ def test_site_that_is_not_listed_is_told_its_id_and_trains_along_once_it_is(tmp_
         a.start_without_model()
         address: str = wait_until(lambda: a.status().get("join_address"), "address", PATIENCE_S, a.describe)
         link = link_of(a.run_dir, address)
-        nowhere = joined(link, "--host", "127.0.0.1")
-        assert nowhere.returncode == 78 and "give --dir DIR" in nowhere.stderr
-        first, again = joined(link, *options), joined(link, *options)
-        assert (first.returncode, again.returncode) == (78, 78)
-        ids = [
-            re.search(r"list this site there \(network.peers_allowed\), as (\w+), then", one.stderr)
-            for one in (first, again)
-        ]
-        assert ids[0] is not None and ids[1] is not None and ids[0][1] == ids[1][1], first.stderr + again.stderr
+        says("give --dir DIR, for a directory keeps the id", joined(link, "--host", "127.0.0.1"))
+        told = [says(", then give the same command again", joined(link, *options)) for _ in range(2)]
+        says("ask its operator to list this site there", joined(link, *options))
+        ids = [re.search(r"list this site there \(network.peers_allowed\), as (\w+), then", one) for one in told]
+        assert ids[0] is not None and ids[1] is not None and ids[0][1] == ids[1][1], told
     site_toml = open_run_dir(a.run_dir).site_toml
     text, listed = site_toml.read_text(), f'peers_allowed = ["{ids[0][1]}"]'
     site_toml.write_text(text.replace("peers_allowed = []", listed))
@@ -49,7 +51,9 @@ def test_site_that_is_not_listed_is_told_its_id_and_trains_along_once_it_is(tmp_
     with sites(a):
         a.start_without_model()
         wait_until(lambda: a.status().get("join_address"), "address", PATIENCE_S, a.describe)
-        done = joined(link, *options)
+        bare, peer = re.sub(r"/p2p/\w+", "", link), a.says("peer_id")
+        says("name the sites that this one lets in with", joined(bare, *options))
+        done = joined(bare, *options, "--set", f'network.peers_allowed=["{peer}"]')
         assert done.returncode == 0, shlex.join(done.args) + done.stderr
         b = SiteProcess("bob", tmp_path / "bob", port)
         with sites(b):

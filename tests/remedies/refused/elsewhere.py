@@ -17,6 +17,8 @@ PEERS: Final = "tests/integration/swarm/test_bootstrap.py"
 EXPORT: Final = "tests/integration/one_site/test_export_round.py"
 BITS: Final = "tests/remedies/test_bits.py"
 SAMPLING: Final = "tests/unit/daemon/test_sampling.py"
+CLOSED: Final = "tests/integration/admission/test_closed.py"
+EVICT: Final = "tests/unit/cli/admission/test_evict.py"
 OWNERS: Final = "tests/remedies/refused/test_owners.py"
 ELSEWHERE: Final = {
     ("cli/run_dir/authority.py", "give either the ID of a list"): VOTES,
@@ -44,6 +46,11 @@ ELSEWHERE: Final = {
     ("config/manifest.py", "the manifest is not a table; ask another peer"): PEERS,
     ("daemon/sampling.py", "a text is being made already; wait for it"): SAMPLING,
     ("daemon/sampling.py", "; try again in VALUE s"): SAMPLING,
+    ("cli/joining/closed.py", "give --dir DIR, for a directory keeps the id"): CLOSED,
+    ("cli/joining/closed.py", ", then give the same command again"): CLOSED,
+    ("cli/joining/closed.py", "name the sites that this one lets in with"): CLOSED,
+    ("swarm/discovery/bootstrap.py", "ask its operator to list this site there"): CLOSED,
+    ("cli/run_dir/members.py", "give the peer id of one of them: "): EVICT,
     ("store/log.py", "restore that file from a backup"): BITS,
 }
 """File below the package and what is said to do, and the test that does it."""

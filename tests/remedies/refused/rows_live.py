@@ -36,5 +36,6 @@ LIVE_ROWS: Final = (
     Row("cli/run_dir/members.py", "have it signed with `dilocoxd authority sign`, or leave --signed out",
         "evict @b.id a --signed @b.evict", "authority sign @b.evict two.key\nevict @b.id a --signed @b.evict",
         "evict @b.id a"),
+    Row("cli/run_dir/members.py", "run `dilocoxd leave`, which ends its part in the run", "evict @a.id a", "leave a"),
 )  # fmt: skip
-"""The last one ends the membership of `b`."""
+"""The last two end the membership of `b`, and `a`."""

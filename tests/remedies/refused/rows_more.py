@@ -50,5 +50,7 @@ MORE_ROWS: Final = (
         f'{INIT} new --set admission.threshold=2 --set admission.authorities=["@four.key","@five.key"]'),
     Row("cli/cluster/node.py", "would have no place for anything; give one of them", f"{NODE} --parts 0 --stages 0",
         f"{NODE} --parts 1 --stages 0"),
+    Row("cli/cluster/node.py", "other sites are told an IP address; give that of", f"{NODE} --announce localhost",
+        f"{NODE} --announce 127.0.0.1"),
     Row("cli/cluster/node.py", "choose another folder", f"{NODE} --dir file", f"{NODE} --dir lent"),
 )  # fmt: skip

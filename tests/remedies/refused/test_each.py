@@ -10,7 +10,7 @@ from tests.remedies.refused.refusals import Refusal, refusals
 FEWEST = 350
 """Refusals; far fewer would say that the reading of the source is broken."""
 COMPOSED: Final = {
-    "cli/client.py": 1, "cli/cluster/node.py": 1, "cli/commands.py": 1, "cli/configuration/command.py": 2,
+    "cli/client.py": 1, "cli/cluster/node.py": 2, "cli/commands.py": 1, "cli/configuration/command.py": 2,
     "cli/corpus.py": 4, "cli/doctor/before_start.py": 1, "cli/joining/newcomer.py": 1, "cli/joining/text.py": 3,
     "cli/model/first_state.py": 1,
     "cli/model/options.py": 1, "cli/model/origin.py": 1, "cli/overrides.py": 1,

@@ -11,10 +11,13 @@ import pytest
 
 from dilocoxd.cli.doctor.findings import FINDINGS
 from dilocoxd.cli.joining import join, nearby
+from dilocoxd.cli.run_dir.members import invited_run
+from dilocoxd.cli.run_dir.requests import new_request
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import Digest
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.telemetry.alerts import kind_of
+from dilocoxd.wire.admission import RevocationTerms
 from dilocoxd.wire.join_link import JoinLink, read_link
 from tests.harness.running.run_directories import common_options, found_run, free_port
 from tests.harness.running.sites import SiteProcess, sites, wait_until
@@ -97,7 +100,16 @@ def tell_names(a: SiteProcess, b: SiteProcess) -> None:
     peer = Path("b.id.said").read_text()
     known = lambda: peer in [one["peer_id"] for one in a.get("/v1/members") or []]  # noqa: E731
     wait_until(known, "b to be a member", PATIENCE_S, a.describe)
-    invoke("evict", Path("a.id.said").read_text(), "a")
+    request_against(a)
+
+
+def request_against(a: SiteProcess) -> None:
+    """What one of two authorities signs to evict `a`: at `a` itself the command refuses to."""
+    _, manifest, ring = invited_run(a.run_dir)
+    peer = Path("a.id.said").read_text()
+    (row,) = [one for one in a.get("/v1/members") or [] if one["peer_id"] == peer]
+    terms = RevocationTerms(manifest.sha256(), peer, int(row["serial"], 16))
+    new_request("evict", terms, ring).save(Path(Path("a.evict.said").read_text()))
 
 
 def test_what_was_given_is_looked_at_before_anybody_is_asked(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import pytest
 from dilocoxd.answers.members import Member
 from dilocoxd.cli.run_dir.members import member_called
 from dilocoxd.errors import ConfigError
+from tests.remedies.refused.elsewhere import refused
 
 
 def member(peer_id: str, name: str) -> Member:
@@ -25,11 +26,16 @@ def test_site_is_found_by_its_name_and_by_its_peer_id() -> None:
     ("site", "said"),
     [
         ("nobody", "no member is called 'nobody'; give one of anna, gpu, gpu"),
-        ("gpu", "2 members are called 'gpu'; give the peer id of one of them: QmB, QmC"),
-        ("QmC", "QmC is this site itself; `dilocoxd leave` ends its part in the run"),
+        ("QmC", "QmC is this site itself; run `dilocoxd leave`, which ends its part in the run"),
     ],
 )
 def test_site_that_cannot_be_meant_is_refused(site: str, said: str) -> None:
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError) as error:
         member_called(site, ROWS, "QmC")
-    assert str(refused.value) == said
+    assert str(error.value) == said
+
+
+def test_two_of_one_name_are_told_apart_by_their_ids() -> None:
+    with refused("cli/run_dir/members.py", "give the peer id of one of them: "):
+        member_called("gpu", ROWS, "QmA")
+    assert member_called("QmB", ROWS, "QmA").serial == "1f"
