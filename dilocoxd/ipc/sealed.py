@@ -203,8 +203,11 @@ class SealedSocket:
         return self._end or "the node closed the connection"
 
     def send(self, message: Any) -> None:
-        """Raises OSError. Of several threads one at a time."""
-        self._socket.sendall(self._seal.frame(message))
+        """Raises OSError, which says why if it was ended here. Of several threads one at a time."""
+        try:
+            self._socket.sendall(self._seal.frame(message))
+        except BrokenPipeError as error:  # who sends may notice an end before who receives does
+            raise BrokenPipeError(error.errno, self._why_ended()) from error
 
     def receive(self) -> Any:
         """The next message. Raises OSError, WireError; EOFError when the other side has closed."""

@@ -51,6 +51,7 @@ SHORTEST = {
     "outer_memory": "--model tiny --rounds 1 --segment-elements-max 65536",
     "overlap": "--ratios 0.2 --delays arrival --rounds 1 --inner-steps 4 --hidden-size 128",
     "restarts.generations": "1",
+    "restarts.node_flap": "--times 1 --seconds 6 --small",
     "restarts.node_loss": "--times 1 --ways killed",
     "restarts.startup": "1",
     "page": "exchange-machine --anyway --results {folder}",

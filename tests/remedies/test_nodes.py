@@ -40,7 +40,11 @@ def screen(site: SiteProcess) -> str:
 
 @pytest.mark.remedy("alert:node_missing")
 def test_head_says_which_node_it_waits_for_and_goes_on_once_that_is_started(tmp_path: Path) -> None:
-    for words in ("Start `dilocoxd node` on the machine that the text names", "copy cluster.key_file to it again"):
+    for words in (
+        "the machine that the text names",
+        "start `dilocoxd node` there",
+        "copy cluster.key_file to it again",
+    ):
         assert words in kind_of("node_missing").remedy, "the remedy no longer says so: follow what it says"
     port = free_port()
     settings = ("cluster.outer_parts=1", f"cluster.port={port}")

@@ -69,8 +69,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="each for so long (default: 10)")
     parser.add_argument("--grace", default="60", help="cluster.head_grace_s (default: 60)")
     parser.add_argument("--head", action="store_true", help="kill the head's daemon instead")
+    parser.add_argument("--small", action="store_true", help="a model that loads at once")
     options = parser.parse_args()
-    more = {**MODEL, "cluster.head_grace_s": options.grace}
+    model = {"strategy.inner_steps": MODEL["strategy.inner_steps"]} if options.small else MODEL
+    more = {**model, "cluster.head_grace_s": options.grace}
     with tempfile.TemporaryDirectory(prefix="node-flap-") as folder, running(Path(folder), NAMES, more) as bench:
         for _ in range(options.times):
             if options.head:

@@ -72,7 +72,7 @@ class FakeSite:
         self._digest = GENESIS
         self._phase = PhaseId(settings.run_directory.stat().st_ino % 1000)
         self._in_flight: PhaseId | None = None
-        self._is_training = False
+        self._has_begun = self._is_paused = False
         self.phase_s = float(os.environ.get("FAKE_PHASE_S", "2.0"))
         self.shown_profile = ProfileStatus()
         self.moved_work: list[tuple[PhaseId, bool]] = []
@@ -136,9 +136,14 @@ class FakeSite:
         return True
 
     async def begin(self, start: StartingPoint) -> None:
-        self._is_training = True
+        self._has_begun = True
         self._phase = PhaseId(max(self._phase, *(phase + 1 for phase in start.own_phases), 0))
         self._offer_soon()
+
+    @property
+    def _is_training(self) -> bool:
+        """As the machine of phases has it: a pause that was ordered before the beginning holds."""
+        return self._has_begun and not self._is_paused
 
     def _offer_soon(self) -> None:
         if self._is_training:
@@ -158,10 +163,10 @@ class FakeSite:
         self._emit(OfferContribution(self._phase, self._round, 1, 10, 0, formed))
 
     def pause(self, reason: str) -> None:
-        self._is_training = False
+        self._is_paused = True
 
     def resume(self) -> None:
-        self._is_training = True
+        self._is_paused = False
         self._offer_soon()
 
     def profile(self, steps: int) -> None:

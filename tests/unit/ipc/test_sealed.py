@@ -85,3 +85,16 @@ def test_socket_carries_pieces_while_others_come() -> None:
         left.close()
         with pytest.raises(EOFError):
             link.receive()
+
+
+def test_who_sends_hears_why_a_connection_was_ended_here_as_who_receives_does() -> None:
+    """A rank that writes when its node has been silent for too long said `Broken pipe`."""
+    here, there = socket.socketpair()
+    with here, there:
+        sealed = SealedSocket(here, Seal(KEY, SALTS, is_head=True))
+        sealed._end = "the node said nothing for 6 s"
+        here.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(BrokenPipeError, match="the node said nothing for 6 s"):
+            sealed.send(FIRST)
+        with pytest.raises(EOFError, match="the node said nothing for 6 s"):
+            sealed.receive()
