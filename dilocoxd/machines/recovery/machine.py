@@ -19,12 +19,16 @@ from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.outcomes import Asking, Better, Complete, Failed, Kept, NotBetter, Outcome, Question
 from dilocoxd.machines.recovery.own_chain import OwnChain
 from dilocoxd.machines.recovery.progress import BranchProgress, Sources, donors_of
-from dilocoxd.machines.recovery.questions import OpenQuestions
+from dilocoxd.machines.recovery.questions import Asked, OpenQuestions
 from dilocoxd.machines.recovery.source_faults import SourceFaults
 from dilocoxd.machines.recovery.states import DONE, START, after
 from dilocoxd.machines.recovery.taking_back import TakingBack
 from dilocoxd.machines.recovery.wording import sentence
 from dilocoxd.machines.round.outputs import StartRecovery
+
+FEW_ENTRIES = 16
+"""In one answer: who takes half of `answer_timeout_s` for fewer is asked for more once the others were compared. It may
+be a liar that keeps us from them with one entry at a time; a long chain comes with more, a short one soon."""
 
 
 class RecoveryMachine:
@@ -48,6 +52,8 @@ class RecoveryMachine:
         self._questions = OpenQuestions()
         self._faults = SourceFaults()
         self._to_compare = list(dict.fromkeys(order.peers))
+        self._stepped_back: list[Comparison] = []
+        """With what came so far of a peer that gives few entries at a time, each time late: after all others."""
         self._num_compared = 0
         self._part: Comparison | BranchProgress | TakingBack | None = None
         self._state = START
@@ -152,9 +158,19 @@ class RecoveryMachine:
             self._out.append(r.SourceDropped(asked.peer, event.reason))
             self._withdraw(lambda ask: ask.peer == asked.peer)
         if isinstance(part, Comparison):
-            self._enact(part.on_answer(event))
+            outcome = part.on_answer(event)
+            if isinstance(outcome, Asking) and self._to_compare and self._is_trickle(asked, event):
+                self._faults.late[asked.peer] = "gives few entries at a time, and late"
+                self._stepped_back.append(part)
+                outcome = NotBetter(is_compared=False)
+            self._enact(outcome)
         else:
-            self._enact(part.on_answer(asked.ask, event, now=self._now))
+            is_late = asked.took_s(self._now) > asked.patience_s / 2
+            self._enact(part.on_answer(asked.ask, event, now=self._now, is_late=is_late))
+
+    def _is_trickle(self, asked: Asked, event: r.Answer) -> bool:
+        is_few = isinstance(event, r.EntriesCame) and len(event.entries) < FEW_ENTRIES
+        return is_few and asked.took_s(self._now) > self._limits.answer_timeout_s / 2
 
     def _on_step(self, done: r.StepDone) -> None:
         step, part = self._step, self._part
@@ -181,8 +197,8 @@ class RecoveryMachine:
                     self._leave_download()
                 for question in outcome.questions:
                     self._ask(question)
-            case NotBetter():
-                self._num_compared += isinstance(self._part, Comparison)
+            case NotBetter(is_compared):
+                self._num_compared += is_compared and isinstance(self._part, Comparison)
                 self._next_peer()
             case Kept(found):
                 self._out.append(found)
@@ -219,8 +235,12 @@ class RecoveryMachine:
         self._part = None
         self._withdraw(lambda ask: True)
         # A head that has moved ends it, also when only a part of a chain could be had: the next recovery asks for more.
-        if self._chain.has_moved or not self._to_compare:
+        if self._chain.has_moved or not (self._to_compare or self._stepped_back):
             self._finish()
+            return
+        if not self._to_compare:
+            self._part = self._stepped_back.pop(0)
+            self._enact(self._part.start())
             return
         heads, adopted = self._chain.heads, self._adopted
         if adopted is not None and heads[adopted[0] : adopted[0] + 1] == [adopted[1]]:
@@ -276,7 +296,7 @@ class RecoveryMachine:
         unconfirmed, unavailable, unasked = (
             tuple(faults.unconfirmed),
             tuple(faults.unavailable),
-            tuple(self._to_compare),
+            (*self._to_compare, *(one.peer for one in self._stepped_back)),
         )
         in_part = faults.in_part if faults.in_part in unavailable else None
         done = r.Done(failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part)

@@ -37,7 +37,9 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class NotBetter:
-    """The peer's chain was compared: there is nothing in it that we want."""
+    """The peer's chain was compared: there is nothing in it that we want. Or (not `is_compared`) not to its end yet."""
+
+    is_compared: bool = True
 
 
 @dataclass(frozen=True, slots=True)

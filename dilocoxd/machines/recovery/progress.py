@@ -66,7 +66,7 @@ class BranchProgress:
         self._chain = chain
         self._sources = sources
         self._donors = list(sources.donors)
-        """Who failed last is asked last."""
+        """Who failed last, or was late, is asked last."""
         self._is_begun = False
         """Our own branch, if there is one, has been given up for it."""
         self._search: SnapshotSearch | None = None
@@ -114,21 +114,22 @@ class BranchProgress:
         is_long = len(self._better.branch.entries) > self._sources.limits.replay_max
         return self._seek_snapshot() if is_long or not self._can_replay else self._begin()
 
-    def on_answer(self, ask: r.Ask, event: r.Answer, *, now: Monotonic) -> Outcome:
-        """The answer to `ask`."""
+    def on_answer(self, ask: r.Ask, event: r.Answer, *, now: Monotonic, is_late: bool = False) -> Outcome:
+        """The answer to `ask`. `is_late`: it took more than half of its time."""
         if self._search is not None:
             return self._searched(self._search.on_answer(ask, event, now=now))
         payload = self._payload
         assert payload is not None
+        if is_late or isinstance(event, r.AskFailed):
+            # Not held against the donor (it may be on another chain by now), but from now on it is asked last.
+            self._donors = [*(donor for donor in self._donors if donor != ask.peer), ask.peer]
         if isinstance(event, r.PayloadCame):
             if not self._is_begun:
                 return r.RestorePayload(payload.signed, event.request)
             flying = self._chain.in_flight
             return r.TakeEntry(payload.signed, event.request, settlement(payload.signed.entry, flying), flying)
         assert isinstance(event, r.AskFailed)
-        # Not held against the donor (it may be on another chain by now), but from now on it is asked last.
         payload.reasons.append(f"{ask.peer}: {event.reason}")
-        self._donors = [*(donor for donor in self._donors if donor != ask.peer), ask.peer]
         return self._ask_payload(payload)
 
     def on_step(self, done: r.StepDone, *, now: Monotonic) -> Outcome:

@@ -17,6 +17,12 @@ class Asked:
     ask: Ask
     since: Monotonic
     deadline: Monotonic
+    patience_s: float
+    """Between the two, but for the time in which we were not running."""
+
+    def took_s(self, now: Monotonic) -> float:
+        """How long it has been under way while we were running."""
+        return self.patience_s - (self.deadline - now)
 
     @property
     def peer(self) -> PeerId:
@@ -49,7 +55,7 @@ class OpenQuestions:
         """The question with its number; it may take this long from now."""
         self._last += 1
         numbered = replace(ask, request=self._last)
-        self.open[self._last] = Asked(numbered, now, Monotonic(now + patience_s))
+        self.open[self._last] = Asked(numbered, now, Monotonic(now + patience_s), patience_s)
         return numbered
 
     def answered(self, request: int) -> Asked | None:
