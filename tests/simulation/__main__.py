@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 from tests.simulation.batches import run_many, write_transcript
+from tests.simulation.liars import TRUST_KINDS
 from tests.simulation.schedules.seeded import Variant
 
 
@@ -19,6 +20,8 @@ def main() -> int:
     parser.add_argument("--coalitions", action="store_true", help="just under a third of 4 to 10 peers lie in each")
     parser.add_argument("--gone", action="store_true", help="who crashes is found gone at once, sometimes who is there")
     parser.add_argument("--liars", action="store_true", help="only the seeds in whose schedules somebody lies")
+    parser.add_argument("--trust", action="store_true", help="liars that abuse trust (tests/simulation/liars.py)")
+    parser.add_argument("--only", default="", choices=TRUST_KINDS, help="with --trust: only this kind of them")
     parser.add_argument("--transcript", type=Path, help="write the transcript of the first seed here, and run only it")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failing seed")
     options = parser.parse_args()
@@ -27,6 +30,8 @@ def main() -> int:
         has_coalition=options.coalitions,
         tells_gone=options.gone,
         needs_liar=options.liars,
+        abuses_trust=options.trust,
+        only_kind=options.only,
     )
     if options.transcript:
         write_transcript(options.first_seed, options.transcript, variant)

@@ -94,6 +94,7 @@ def report(outcome: Outcome, variant: Variant = PLAIN) -> None:
     print(
         f"  python -m tests.simulation --first-seed {outcome.seed} --num-seeds 1 --final-depth {variant.final_depth}"
         f"{' --coalitions' if variant.has_coalition else ''}{' --gone' if variant.tells_gone else ''}"
+        f"{' --trust' if variant.abuses_trust else ''}{f' --only {variant.only_kind}' if variant.only_kind else ''}"
         f" --transcript {path}",
         flush=True,
     )

@@ -179,6 +179,8 @@ class Ledger:
                     raise Broken(f"R-b: {name} is in the chain of {peer}, but its owner has not settled it")
                 if name[0] in liars:
                     continue
+                if name not in self.fates:
+                    raise Broken(f"R25: {name} is in the chain of {peer} and was never offered")
                 if self.fates.get(name) == EXCLUDED or (self.fates.get(name) == RECLAIMED and name[0] == peer):
                     raise Broken(f"R-b: {name} is in the chain of {peer} and in its owner's error feedback")
 

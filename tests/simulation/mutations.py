@@ -4,12 +4,10 @@ One that survives shows where it is blind. A commit said before the log's fsync 
 """
 
 import argparse
-import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from unittest import mock
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId
 from dilocoxd.machines.chain import RECENT_ENTRIES, ChainView
@@ -29,6 +27,7 @@ from dilocoxd.machines.recovery import comparison, progress
 from dilocoxd.machines.recovery.chunks import ChunkPool
 from dilocoxd.machines.recovery.comparison import Comparison
 from dilocoxd.machines.recovery.interface import OwnRead
+from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.recovery.progress import BranchProgress
 from dilocoxd.machines.recovery.questions import OpenQuestions
 from dilocoxd.machines.recovery.rollback import dropped_phases
@@ -42,28 +41,13 @@ from dilocoxd.machines.round.outputs import AbandonContribution as Dropped
 from tests.simulation.peer import disk, recovering
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.worker import Worker
+from tests.simulation.planting import Bug, both, replaced
 from tests.simulation.schedules.directed import SCENARIOS
 from tests.simulation.schedules.scenarios_finality import FINAL_DEPTH
 from tests.simulation.schedules.seeded import run_seed
 
-Bug = Callable[[], contextlib.AbstractContextManager[Any]]
 Schedules = Sequence[Callable[[], str]]
 Found = tuple[int | str, str]
-
-
-def replaced(owner: Any, name: str, value: Any) -> Bug:
-    return lambda: mock.patch.object(owner, name, value)
-
-
-def both(*bugs: Bug) -> Bug:
-    @contextlib.contextmanager
-    def planted() -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            for bug in bugs:
-                stack.enter_context(bug())
-            yield
-
-    return planted
 
 
 def forget_a_vote(self: VoteBox, attempt: Any, entry: Any, voters: Any) -> Tally:
@@ -267,6 +251,8 @@ BUGS: dict[str, Bug] = {
         replaced(PeerBook, "joined", lambda self, peer: None), replaced(PeerBook, "fell_back", falls_back_silently)
     ),
     "the grace goes on while a peer stands still": replaced(Height, "stood_still", grace_goes_on),
+    "who trickles is waited for before the others": replaced(RecoveryMachine, "_is_trickle", lambda *given: False),
+    "ghosts are waited for in each round": replaced(PeerBook, "waited_in_vain", lambda self, **whom: None),
     "no time-out is moved after standing still": replaced(life, "LAG_S", float("inf")),
     "promise is not written": replaced(Node, "_persist_promise", lambda self, *given, **named: None),
     "vote is not locked": replaced(heights, "resolve_locks", lambda *a, **k: LockDecision(True, None, (), "free")),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.simulation.batches import run_many
+from tests.simulation.liars import TRUST_KINDS
 from tests.simulation.schedules.directed import SCENARIOS
 from tests.simulation.schedules.seeded import Variant, run_seed
 
@@ -47,6 +48,8 @@ FAILED_ONCE = (
 """Schedules beyond those that found a fault (docs/simulation.md)."""
 COALITIONS_FAILED_ONCE = (1400011,)
 """The same, where just under a third lie."""
+TRUST_SEEDS = dict.fromkeys(TRUST_KINDS, 2)
+"""One schedule of each kind; more with `--trust`."""
 
 
 @pytest.mark.parametrize("seed", FAILED_ONCE)
@@ -85,6 +88,17 @@ def test_invariants_hold_where_just_under_a_third_lie(first: int) -> None:
     problems = [f"seed {outcome.seed}: {outcome.problem}" for outcome in done if outcome.problem]
     assert not problems, "\n".join(problems)
     assert all(outcome.rounds for outcome in done)
+
+
+@pytest.mark.parametrize("kind", TRUST_KINDS)
+def test_invariants_hold_where_somebody_abuses_trust(kind: str) -> None:
+    outcome = run_seed(TRUST_SEEDS[kind], Variant(abuses_trust=True, only_kind=kind))
+    assert outcome.problem == ""
+    assert outcome.rounds
+
+
+def test_invariants_hold_where_a_coalition_abuses_trust() -> None:
+    assert run_seed(2, Variant(abuses_trust=True, has_coalition=True)).problem == ""
 
 
 @pytest.mark.parametrize("first", (0, 6))

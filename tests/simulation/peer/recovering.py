@@ -35,6 +35,7 @@ DEADLINE_MAX_S = 60.0
 SNAPSHOT_EVERY = 2
 NUM_CHUNKS = 6
 CHUNK_BYTES = 20
+ANSWER_MAX = 8
 
 
 class Recovery:
@@ -152,7 +153,8 @@ class Recovery:
                 self._answer(1.0, r.AskFailed(question.request, "stream broke"))
             return  # else silence: the deadline ends it
         if source.is_up:
-            self._answer(0.0, self._truth(source, question))
+            late = source.mischief.late(self, question) if source.mischief is not None else 0.0
+            self._answer(late, self._truth(source, question))
         else:
             self._answer(0.1, r.AskFailed(question.request, "not there"))
 
@@ -166,10 +168,11 @@ class Recovery:
             self._feed(answer)
 
     def _truth(self, source: Node, question: r.Ask) -> r.Answer:
-        number, log, is_liar = question.request, _log_of(source), source.mischief is not None
+        number, log, mischief = question.request, _log_of(source), source.mischief
+        is_liar = mischief is not None and mischief.gives_wrong_bytes
         match question:
             case r.AskEntries():
-                found = log[question.first : question.first + 8]
+                found = log[question.first : question.first + (ANSWER_MAX if mischief is None else mischief.page)]
                 return r.EntriesCame(number, tuple(stored.signed for stored in found))
             case r.AskSnapshots():
                 return r.SnapshotsListed(number, self._snapshots_of(log))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from dilocoxd.ids import Attempt, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.limits import VoteKeys
+from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.round.inputs import RoundMessage
 from dilocoxd.wire.entry import Contribution, Entry, SignedEntry, SignedVote, VoteFor, entry_hash, voted_for
 from dilocoxd.wire.messages import Abandon, Committed, Lock, Propose, Ready, Vote
@@ -21,6 +22,7 @@ from tests.simulation.peer.signing import offer_of
 
 if TYPE_CHECKING:
     from tests.simulation.peer.node import Node
+    from tests.simulation.peer.recovering import Recovery
 
 Mangle = Callable[[PeerId, RoundMessage], list[RoundMessage]]
 
@@ -54,6 +56,11 @@ def unsigned(vote: SignedVote) -> SignedVote:
 class Mischief:
     """Changes the outgoing traffic of one peer."""
 
+    gives_wrong_bytes = True
+    """Half of the chunks and snapshots that it gives are wrong."""
+    page = 8
+    """Entries in one of its answers."""
+
     def __init__(self, kind: str, keys: VoteKeys, rng: random.Random) -> None:
         self.kind = kind
         self.keys = keys
@@ -63,6 +70,10 @@ class Mischief:
 
     def drops_segments(self) -> bool:
         return self.kind == "stalls"
+
+    def late(self, recovery: Recovery, question: r.Ask) -> float:
+        """Seconds until it answers a question of somebody who catches up."""
+        return 0.0
 
     def chain(self, own: ChainView) -> ChainView:
         """What its heartbeats say."""

@@ -11,6 +11,7 @@ from tests.simulation.peer.disk import Stored
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.signing import keys_of
 from tests.simulation.scenarios_rules import RULES
+from tests.simulation.scenarios_trust import TRUST
 from tests.simulation.schedules import scenarios
 from tests.simulation.schedules.byzantine import Mischief
 from tests.simulation.schedules.scenario_tools import _checked, _cut, _result, _swarm, _until
@@ -293,4 +294,5 @@ SCENARIOS = (
     *FALSE_SUMS,
     *GONE,
     *RULES,
+    *TRUST,
 )

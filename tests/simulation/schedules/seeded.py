@@ -1,10 +1,12 @@
 """One seeded schedule: how many peers, which links, which faults when; runs it and checks the invariants."""
 
+import functools
 import random
 from dataclasses import dataclass, replace
 
 from dilocoxd.machines.peers.tips import UNAVAILABLE_MAX
 from tests.simulation.ledger import Broken
+from tests.simulation.liars import GHOSTS, TRUST_KINDS, TrustMischief
 from tests.simulation.peer.arithmetic import REAL_CODECS
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.signing import keys_of
@@ -33,6 +35,11 @@ it used up (`grace_max_s`), sends nothing, and coordinates the next one before i
 `progress_timeout_s`)."""
 FORGED_MAX = 3
 """So many times the calm time a liar that forges branches may take."""
+GHOSTS_PART = 0.5
+"""Schedules with ghosts in which they are most of all."""
+HAUNTED_MAX_S = 150.0
+"""The same beside ghosts: R4 has each that is a member coordinate in its turn, drawn anew for each attempt, and 3 s are
+over before the next one. With two of three of them ghosts: 17 such turns in a row in one of 1,000 rounds."""
 DECISIONS_MAX = 3
 """So often operators choose: what they chose may be left again while some still take it."""
 LATE_S = 15.0
@@ -62,7 +69,10 @@ class Variant:
     end, an operator decides. `probation_rounds`: who comes after the first entry is on probation for so long (M11).
     `has_coalition`: of 4 to 10 peers just under a third lie, all in one way or each in its own.
     `tells_gone`: who crashes is found gone at once, and now and then somebody who is there (D11.4).
-    `needs_liar`: a seed in whose schedule nobody lies is passed over (`Outcome.is_passed_over`)."""
+    `needs_liar`: a seed in whose schedule nobody lies is passed over (`Outcome.is_passed_over`).
+    `abuses_trust`: liars are of the kinds of tests/simulation/liars.py, one of them at least in each schedule, or more
+    ghosts than others; with `has_coalition` beside the other kinds.
+    `only_kind`: of those kinds only this one; for a look at one of them."""
 
     is_gathered: bool = False
     final_depth: int = 0
@@ -70,6 +80,17 @@ class Variant:
     has_coalition: bool = False
     tells_gone: bool = False
     needs_liar: bool = False
+    abuses_trust: bool = False
+    only_kind: str = ""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """How somebody may lie in it."""
+        if not self.abuses_trust:
+            return KINDS
+        if self.only_kind:
+            return (self.only_kind,)
+        return (*TRUST_KINDS, *KINDS) if self.has_coalition else TRUST_KINDS
 
 
 PLAIN = Variant()
@@ -117,18 +138,26 @@ def run_seed(seed: int, variant: Variant = PLAIN, *, keeps_transcript: bool = Fa
 
 def _run(swarm: Swarm, variant: Variant) -> None:
     world, rng = swarm.world, swarm.world.rng
-    _populate(swarm, rng, rng.choice(COALITION_OF) if variant.has_coalition else 0)
+    num_ghosts = _plan_ghosts(swarm, rng, variant) if variant.abuses_trust else 0
+    _populate(swarm, rng, _count_wanted(rng, variant, num_ghosts))
     _links(swarm, rng)
     faults_s = rng.choice(FAULTS_S) if len(swarm.nodes) < 16 else min(FAULTS_S)
-    if variant.has_coalition:
-        kinds = rng.choice([KINDS, (rng.choice(KINDS),)])
+    if num_ghosts:
+        _haunt(swarm, rng, variant, num_ghosts)
+    elif variant.has_coalition:
+        kinds = rng.choice([variant.kinds, (rng.choice(variant.kinds),)])
         for villain in rng.sample(list(swarm.nodes.values()), (len(swarm.nodes) - 1) // 3):
             _corrupt(swarm, villain, rng.choice(kinds))
+    elif variant.abuses_trust:
+        _corrupt(swarm, rng.choice(list(swarm.nodes.values())), rng.choice(variant.kinds))
     elif len(swarm.nodes) > 2 and rng.random() < 0.35:
         _corrupt(swarm, rng.choice(list(swarm.nodes.values())), rng.choice(KINDS))
     if variant.needs_liar and not swarm.has_liar:
         raise NobodyLies
     for index, node in enumerate(swarm.nodes.values()):
+        if num_ghosts and node.mischief is not None:
+            world.at(0.0, functools.partial(_start_behind_entry_0, swarm, node))
+            continue
         world.at(0.0 if index < 2 else rng.choice([0.0, rng.uniform(0, faults_s / 2)]), node.start)
     for _ in range(rng.choice([0, 1, 2, 4, 8])):
         plan_fault(swarm, rng, rng.uniform(1.0, faults_s), faults_s)
@@ -154,8 +183,46 @@ def _run(swarm: Swarm, variant: Variant) -> None:
 
 def _corrupt(swarm: Swarm, villain: Node, kind: str) -> None:
     swarm.may_fork = swarm.has_liar = True
-    villain.mischief = Mischief(kind, keys_of(villain.name), swarm.world.rng)
+    made = TrustMischief if kind in TRUST_KINDS else Mischief
+    villain.mischief = made(kind, keys_of(villain.name), swarm.world.rng)
+    if kind == "slow_donor":
+        villain.is_training = False  # alone with an entry of its own it may be as slow as it likes: nobody else has it
     swarm.world.log(f"{villain.name} {kind}")
+
+
+def _plan_ghosts(swarm: Swarm, rng: random.Random, variant: Variant) -> int:
+    """How many ghosts there are beside fewer others; 0 in half of the schedules. They come with invites, or (M11) are
+    on probation for ever. Ready ones come only so: as members they are named, blamed by few at a time, and coordinate
+    in most attempts (R4, R12): beside four of them two others made one round in 28 attempts, 130 s."""
+    if variant.has_coalition or not set(variant.kinds) & set(GHOSTS) or rng.random() > GHOSTS_PART:
+        return 0
+    if "silent_ghost" not in variant.kinds or rng.random() < 0.5:
+        swarm.probation_rounds = swarm.probation_rounds or 3
+    return rng.choice([2, 3, 4, 6])
+
+
+def _count_wanted(rng: random.Random, variant: Variant, num_ghosts: int) -> int:
+    """0: as many peers as in any schedule."""
+    if num_ghosts:
+        return num_ghosts + rng.randint((num_ghosts + 1) // 2, num_ghosts - 1)
+    if variant.has_coalition:
+        return rng.choice(COALITION_OF)
+    return rng.choice([3, 3, 4, 4, 5, 6]) if variant.abuses_trust else 0
+
+
+def _haunt(swarm: Swarm, rng: random.Random, variant: Variant, count: int) -> None:
+    """Most are ghosts, but not who begins the run. Who comes before entry 0 would be no newcomer to it."""
+    kinds = [kind for kind in variant.kinds if kind in GHOSTS and (swarm.probation_rounds or kind == "silent_ghost")]
+    for ghost in rng.sample(list(swarm.nodes.values())[1:], count):
+        _corrupt(swarm, ghost, rng.choice(kinds))
+        ghost.is_training = True
+
+
+def _start_behind_entry_0(swarm: Swarm, ghost: Node) -> None:
+    if any(node.disk.log for node in swarm.nodes.values()):
+        ghost.start()
+    else:
+        swarm.world.after(1.0, functools.partial(_start_behind_entry_0, swarm, ghost))
 
 
 def _operators_decide(swarm: Swarm) -> bool:
@@ -233,6 +300,8 @@ def _links(swarm: Swarm, rng: random.Random) -> None:
 def _calm_max(swarm: Swarm) -> float:
     """In a big crowd a phase alone takes 12 to 30 s. In a smaller one each observer that owns a segment may wait for a
     liar that sends it nothing: it is in no group with it, so its blame keeps nobody out (R12)."""
+    if any(node.mischief is not None and node.mischief.kind in GHOSTS for node in swarm.nodes.values()):
+        return HAUNTED_MAX_S
     is_slow = len(swarm.nodes) >= 16 or (len(swarm.nodes) >= 8 and swarm.has_liar)
     return 2 * CALM_MAX_S if is_slow else CALM_MAX_S
 

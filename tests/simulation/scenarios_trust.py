@@ -1,0 +1,76 @@
+"""Directed schedules with liars that abuse trust (liars.py): what they cost, and that nobody believes them."""
+
+from collections.abc import Callable
+
+from tests.simulation.liars import TrustMischief
+from tests.simulation.peer.node import Node
+from tests.simulation.peer.signing import keys_of
+from tests.simulation.schedules.scenario_tools import _result, _swarm, _until
+from tests.simulation.swarm import Swarm
+
+CALM_S = 60.0
+ROUNDS_MIN = 5
+"""Beside three ghosts, who coordinate in their turn: 5 and more, and 3 where each attempt waits for them."""
+NUM_ENTRIES = 12
+CAUGHT_UP_S = 20.0
+"""A newcomer has so many entries after this time at most; with a slow donor for all of them it would be 100 s."""
+
+
+def _begin(count: int, num_liars: int, kind: str) -> tuple[Swarm, list[Node], list[Node]]:
+    """(swarm, the liars, the others): all were training together until now."""
+    swarm, nodes = _swarm(count)
+    swarm.may_fork = swarm.has_liar = True
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 2 for node in nodes))
+    for liar in nodes[:num_liars]:
+        liar.mischief = TrustMischief(kind, keys_of(liar.name), swarm.world.rng)
+    return swarm, nodes[:num_liars], nodes[num_liars:]
+
+
+def silent_ghosts_are_waited_for_once() -> str:
+    """Three of five fall silent, but for their heartbeats: the first attempt waits for them, and no other one."""
+    swarm, _, honest = _begin(5, 3, "silent_ghost")
+    before = min(node.machine.chain.height for node in honest)
+    swarm.world.run(swarm.world.now + CALM_S)
+    rounds = min(node.machine.chain.height for node in honest) - before
+    return _result(swarm) or ("" if rounds >= ROUNDS_MIN else f"{rounds} rounds in {CALM_S:g} s")
+
+
+def lone_branch_from_genesis_is_left_again() -> str:
+    """Entries of one liar from entry 0 on, the last one heavier than all of the others' together, voted for on a state
+    that never was: what was taken of them is too light, and everybody comes back."""
+    swarm, (liar,), honest = _begin(4, 1, "forks_at_genesis")
+    assert isinstance(liar.mischief, TrustMischief)
+    mischief = liar.mischief
+    mischief.forge = lambda node: mischief.fork_at_genesis(node, 8, 7, is_even=False)  # type: ignore[method-assign]
+    before = min(node.machine.chain.height for node in honest)
+    swarm.world.run(swarm.world.now + CALM_S)
+    for node in honest:
+        if any(c.peer == liar.name and c.phase >= 1000 for s in node.disk.log for c in s.signed.entry.contributions):
+            return f"{node.name} is on the liar's branch"
+    if not swarm.ledger.reported:
+        return "nobody tried the liar's branch"
+    rounds = min(node.machine.chain.height for node in honest) - before
+    return _result(swarm) or ("" if rounds > 4 else f"{rounds} rounds in {CALM_S:g} s")
+
+
+def slow_donor_does_not_hold_a_newcomer() -> str:
+    """The first peer that a newcomer asks gives one entry at a time, each answer just before its time is over; the
+    others have the same chain, and answer at once."""
+    swarm, (donor,), honest = _begin(3, 1, "slow_donor")
+    assert donor.mischief is not None
+    donor.mischief.page, donor.mischief.answers_left = 1, 1e9  # type: ignore[attr-defined]
+    donor.is_training = False
+    _until(swarm, lambda: all(node.machine.chain.height >= NUM_ENTRIES for node in honest), 200.0)
+    newcomer = swarm.add("q", 4.0)
+    newcomer.start()
+    swarm.world.run(swarm.world.now + CAUGHT_UP_S)
+    if newcomer.machine.chain.height < NUM_ENTRIES:
+        return f"a newcomer is at height {newcomer.machine.chain.height} after {CAUGHT_UP_S:g} s"
+    return _result(swarm)
+
+
+TRUST: tuple[Callable[[], str], ...] = (
+    silent_ghosts_are_waited_for_once,
+    lone_branch_from_genesis_is_left_again,
+    slow_donor_does_not_hold_a_newcomer,
+)
