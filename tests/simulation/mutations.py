@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from dilocoxd.ids import Attempt, Monotonic, PeerId
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId
 from dilocoxd.machines.chain import RECENT_ENTRIES, ChainView
 from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.inbox import Inbox
@@ -138,6 +138,16 @@ def snapshot_settles_nothing(entry: Any, in_flight: Any) -> Any:
 
 
 _settlement = progress.settlement
+
+
+def replays_blindly(self: BranchProgress) -> Any:
+    left = self._better.branch.entries[self._num_taken :]
+    if left and self._chain.state_digest is not None:
+        self._chain.state_digest = Digest(left[0].entry.state_digest)
+    return _replay(self)
+
+
+_replay = BranchProgress._replay
 
 
 def claims_stay(self: Tips, unconfirmed: Any, unavailable: Any, now: Any) -> None:
@@ -277,6 +287,7 @@ BUGS: dict[str, Bug] = {
     "nobody notices who is ahead": replaced(joining, "look_at_tips", lambda height, state, now: Waiting("nothing")),
     "an older message takes back a claim": replaced(Tips, "hear", is_taken_back),
     "a restarted voter asks nobody": replaced(gathering, "unheard_voters", lambda *given: None),
+    "states on the way are not compared": replaced(BranchProgress, "_replay", replays_blindly),
     "a false branch is not left": replaced(BranchProgress, "way_back", lambda self: None),
     "who gave a wrong chunk is asked again": replaced(ChunkPool, "failed", liar_is_asked_again),
     "a snapshot settles nothing that it skips": replaced(progress, "settlement", snapshot_settles_nothing),

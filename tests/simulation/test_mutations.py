@@ -72,6 +72,7 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
             "who_gives_attempts_up_and_goes_on_stops_no_round",
         ),
         ("ghosts are waited for in each round", "silent_ghosts_are_waited_for_once"),
+        ("states on the way are not compared", "lone_branch_from_genesis_is_left_again"),
         ("who trickles is waited for before the others", "slow_donor_does_not_hold_a_newcomer"),
         (
             "the grace goes on while a peer stands still",
