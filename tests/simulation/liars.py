@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dilocoxd.ids import Attempt, Digest, PeerId, PhaseId, RoundIndex
+from dilocoxd.machines.chain import RECENT_ENTRIES
 from dilocoxd.machines.limits import VoteKeys
+from dilocoxd.machines.peers.reverts import IN_ROUNDS_MAX, VOTE_DEPTH
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.comparison import ANSWER_BYTES
 from dilocoxd.machines.recovery.snapshot_search import LIST_BYTES, OFFER_BYTES
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 GHOSTS = ("silent_ghost", "ready_ghost")
 """Membership holds them live and training; the first says nothing else, the second is ready in each round, and that is
 all: it accepts, proposes, sends and votes nothing."""
-TRUST_KINDS = ("forks_at_genesis", "invents_contributors", "slow_donor", *GHOSTS)
+PLAIN = ("slow_donor", "poisons")
+"""They say what an honest peer says."""
+TRUST_KINDS = ("forks_at_genesis", "invents_contributors", *PLAIN, *GHOSTS)
 FORGED_MAX = 4
 """So many branches one liar makes up. One without end is a swarm that follows the heaviest chain for ever."""
 ENTRIES_MAX = 20
@@ -45,7 +49,9 @@ class TrustMischief(Mischief):
     def __init__(self, kind: str, keys: VoteKeys, rng: random.Random) -> None:
         super().__init__(kind, keys, rng)
         self.num_forged = 0
-        self.gives_wrong_bytes = kind not in ("slow_donor", *GHOSTS)
+        self.spoiled: set[Digest] = set()
+        """Entries with its poison."""
+        self.gives_wrong_bytes = kind not in (*PLAIN, *GHOSTS)
         if kind == "slow_donor":
             self.page = rng.choice([1, 1, 8])
         self.answers_left = rng.choice([1e9, 1e9, rng.randint(1, 6)])
@@ -68,12 +74,27 @@ class TrustMischief(Mischief):
         patience_s = recovery.swarm.recovery_limits.patience_s(_answer_bytes(question))
         return max(0.0, patience_s * self.rng.uniform(0.9, 0.99) / recovery.node.clock_rate - 0.4)
 
+    def spoils(self, node: Node, entry: Entry) -> bool:
+        """Whether this peer finds no finite loss behind this entry, for what the liar gave to it: a quarter of those
+        that name it, as many as may be taken back, and only where most of those who vote about that are honest."""
+        if node.mischief is not None:
+            return False
+        digest, number = entry_hash(entry), entry.round
+        if digest in self.spoiled or len(self.spoiled) >= IN_ROUNDS_MAX or digest[0] >= 64:
+            return digest in self.spoiled
+        liars = node.swarm.liars()
+        before = node.disk.log[max(0, number - RECENT_ENTRIES) : number]
+        voters = {c.peer for stored in before for c in stored.signed.entry.contributions}
+        if 2 * len(voters - liars) > len(voters) and any(c.peer in liars for c in entry.contributions):
+            self.spoiled.add(digest)
+        return digest in self.spoiled
+
     def messages(self, node: Node, target: PeerId, message: RoundMessage) -> list[RoundMessage]:
         if self.kind == "silent_ghost":
             return []
         if self.kind == "ready_ghost":
             return [message] if isinstance(message, Ready) else []
-        if self.kind == "slow_donor" or not isinstance(message, Ready):
+        if self.kind in PLAIN or not isinstance(message, Ready):
             return [message]
         # At the end of a schedule nobody makes anything new any more: a new branch is something new.
         if node.swarm.is_training and self.num_forged < FORGED_MAX and (self.rng.random() < 0.03 or not self.forged):
@@ -170,6 +191,17 @@ class _Branch:
         )
         vote = self.keys.sign(voted_for(entry, entry_hash(entry), Attempt(0)))
         self.stored = [*self.stored, Stored(SignedEntry(entry, tuple(offers), (vote,)), payload)]
+
+
+def waits_for_its_operator(node: Node) -> bool:
+    """It stands on an entry that spoiled the model, and that nobody takes back any more: it is too old (R29), or who
+    could vote about it is gone with its disk."""
+    swarm = node.swarm
+    if swarm.is_spoiled is None:
+        return False
+    entries = [stored.signed.entry for stored in node.disk.log]
+    bad = [entry.round for entry in entries if swarm.is_spoiled(node, entry)]
+    return bool(bad) and (swarm.has_lost_disk or bad[0] < len(entries) - VOTE_DEPTH)
 
 
 def _made_up(node: Node, number: int) -> Payload:

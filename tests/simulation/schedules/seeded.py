@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from dilocoxd.machines.peers.tips import UNAVAILABLE_MAX
 from tests.simulation.ledger import Broken
-from tests.simulation.liars import GHOSTS, TRUST_KINDS, TrustMischief
+from tests.simulation.liars import GHOSTS, TRUST_KINDS, TrustMischief, waits_for_its_operator
 from tests.simulation.peer.arithmetic import REAL_CODECS
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.signing import keys_of
@@ -185,6 +185,8 @@ def _corrupt(swarm: Swarm, villain: Node, kind: str) -> None:
     swarm.may_fork = swarm.has_liar = True
     made = TrustMischief if kind in TRUST_KINDS else Mischief
     villain.mischief = made(kind, keys_of(villain.name), swarm.world.rng)
+    if isinstance(villain.mischief, TrustMischief) and kind == "poisons":
+        swarm.is_spoiled = villain.mischief.spoils
     if kind == "slow_donor":
         villain.is_training = False  # alone with an entry of its own it may be as slow as it likes: nobody else has it
     swarm.world.log(f"{villain.name} {kind}")
@@ -312,6 +314,8 @@ def _check_progress(swarm: Swarm, before: int) -> None:
     honest = [n for n in swarm.nodes.values() if n.is_up and n.trains and n.mischief is None]
     if all(n.machine.chain.is_on_probation(n.name) for n in honest):
         return  # a liar trains alone, nobody must follow it; or who is there waits for a member (M11)
+    if any(waits_for_its_operator(n) for n in honest):
+        return
     after = swarm.rounds_finished
     if after < before + 1:
         states = ", ".join(f"{n.name}: {n.machine.status}" for n in swarm.nodes.values() if n.is_up)
