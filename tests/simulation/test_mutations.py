@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.machines.round.locks import VoteBox
-from tests.simulation.mutations import BUGS, caught_by, replaced
+from tests.simulation.mutations import BUGS, caught_by
+from tests.simulation.planting import replaced
 from tests.simulation.schedules.directed import SCENARIOS
 
 

@@ -12,7 +12,7 @@ state by the table of states.py. Source: protocol/09-catching-up.md.
 
 from collections.abc import Callable, Sequence
 
-from dilocoxd.ids import Digest, Monotonic
+from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.comparison import Comparison
 from dilocoxd.machines.recovery.finality import Place
@@ -51,9 +51,8 @@ class RecoveryMachine:
         self._chain = OwnChain(heads, state_digest, order.in_flight)
         self._questions = OpenQuestions()
         self._faults = SourceFaults()
-        self._to_compare = list(dict.fromkeys(order.peers))
-        self._stepped_back: list[Comparison] = []
-        """With what came so far of a peer that gives few entries at a time, each time late: after all others."""
+        self._to_compare: list[PeerId | Comparison] = list(dict.fromkeys(order.peers))
+        """Behind them, with what came so far, those that give few entries at a time, each time late."""
         self._num_compared = 0
         self._part: Comparison | BranchProgress | TakingBack | None = None
         self._state = START
@@ -159,9 +158,9 @@ class RecoveryMachine:
             self._withdraw(lambda ask: ask.peer == asked.peer)
         if isinstance(part, Comparison):
             outcome = part.on_answer(event)
-            if isinstance(outcome, Asking) and self._to_compare and self._is_trickle(asked, event):
+            if isinstance(outcome, Asking) and self._is_trickle(asked, event):
                 self._faults.late[asked.peer] = "gives few entries at a time, and late"
-                self._stepped_back.append(part)
+                self._to_compare.append(part)
                 outcome = NotBetter(is_compared=False)
             self._enact(outcome)
         else:
@@ -169,8 +168,10 @@ class RecoveryMachine:
             self._enact(part.on_answer(asked.ask, event, now=self._now, is_late=is_late))
 
     def _is_trickle(self, asked: Asked, event: r.Answer) -> bool:
+        """Others wait that were not asked yet."""
         is_few = isinstance(event, r.EntriesCame) and len(event.entries) < FEW_ENTRIES
-        return is_few and asked.took_s(self._now) > self._limits.answer_timeout_s / 2
+        is_in_the_way = any(not isinstance(one, Comparison) for one in self._to_compare)
+        return is_few and is_in_the_way and asked.took_s(self._now) > self._limits.answer_timeout_s / 2
 
     def _on_step(self, done: r.StepDone) -> None:
         step, part = self._step, self._part
@@ -235,18 +236,17 @@ class RecoveryMachine:
         self._part = None
         self._withdraw(lambda ask: True)
         # A head that has moved ends it, also when only a part of a chain could be had: the next recovery asks for more.
-        if self._chain.has_moved or not (self._to_compare or self._stepped_back):
+        if self._chain.has_moved or not self._to_compare:
             self._finish()
-            return
-        if not self._to_compare:
-            self._part = self._stepped_back.pop(0)
-            self._enact(self._part.start())
             return
         heads, adopted = self._chain.heads, self._adopted
         if adopted is not None and heads[adopted[0] : adopted[0] + 1] == [adopted[1]]:
             adopted = None  # we are there
-        peer, reverted = self._to_compare.pop(0), self._order.reverted
-        comparison = Comparison(peer, heads, self._limits.entries_max, adopted, reverted)
+        following, reverted = self._to_compare.pop(0), self._order.reverted
+        if isinstance(following, Comparison):
+            comparison = following
+        else:
+            comparison = Comparison(following, heads, self._limits.entries_max, adopted, reverted)
         self._part = comparison
         self._enact(comparison.start())
 
@@ -296,7 +296,7 @@ class RecoveryMachine:
         unconfirmed, unavailable, unasked = (
             tuple(faults.unconfirmed),
             tuple(faults.unavailable),
-            (*self._to_compare, *(one.peer for one in self._stepped_back)),
+            tuple(one.peer if isinstance(one, Comparison) else one for one in self._to_compare),
         )
         in_part = faults.in_part if faults.in_part in unavailable else None
         done = r.Done(failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part)
