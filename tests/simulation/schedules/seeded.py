@@ -39,7 +39,9 @@ GHOSTS_PART = 0.5
 """Schedules with ghosts in which they are most of all."""
 HAUNTED_MAX_S = 150.0
 """The same beside ghosts: R4 has each that is a member coordinate in its turn, drawn anew for each attempt, and 3 s are
-over before the next one. With two of three of them ghosts: 17 such turns in a row in one of 1,000 rounds."""
+over before the next one. With two of three of them ghosts: 17 such turns in a row in one of 1,000 rounds. And beside a
+slow donor that alone has an entry: the entry, the end behind it and the payload take 26 s, and five times that (R22) if
+one of them never comes."""
 DECISIONS_MAX = 3
 """So often operators choose: what they chose may be left again while some still take it."""
 LATE_S = 15.0
@@ -174,6 +176,8 @@ def _run(swarm: Swarm, variant: Variant) -> None:
     limit = world.now + QUIET_S
     while swarm.has_liar and not swarm.is_settled() and world.now < min(limit, swarm.moved_at + LATE_S):
         world.run_until(swarm.is_settled, world.now + 1.0)
+    if _has_kind(swarm, "slow_donor"):
+        world.run_until(swarm.is_settled, world.now + HAUNTED_MAX_S)
     for _ in range(DECISIONS_MAX if swarm.limits.final_depth else 0):
         if not _operators_decide(swarm):
             break
@@ -217,11 +221,12 @@ def _haunt(swarm: Swarm, rng: random.Random, variant: Variant, count: int) -> No
     kinds = [kind for kind in variant.kinds if kind in GHOSTS and (swarm.probation_rounds or kind == "silent_ghost")]
     for ghost in rng.sample(list(swarm.nodes.values())[1:], count):
         _corrupt(swarm, ghost, rng.choice(kinds))
-        ghost.is_training = True
+        ghost.is_training = ghost.is_lost = True  # no fault starts it before its time
 
 
 def _start_behind_entry_0(swarm: Swarm, ghost: Node) -> None:
     if any(node.disk.log for node in swarm.nodes.values()):
+        ghost.is_lost = False
         ghost.start()
     else:
         swarm.world.after(1.0, functools.partial(_start_behind_entry_0, swarm, ghost))
@@ -299,10 +304,14 @@ def _links(swarm: Swarm, rng: random.Random) -> None:
             link.bytes_per_s = rng.choice([200.0, 1000.0, 5000.0])
 
 
+def _has_kind(swarm: Swarm, *kinds: str) -> bool:
+    return any(node.mischief is not None and node.mischief.kind in kinds for node in swarm.nodes.values())
+
+
 def _calm_max(swarm: Swarm) -> float:
     """In a big crowd a phase alone takes 12 to 30 s. In a smaller one each observer that owns a segment may wait for a
     liar that sends it nothing: it is in no group with it, so its blame keeps nobody out (R12)."""
-    if any(node.mischief is not None and node.mischief.kind in GHOSTS for node in swarm.nodes.values()):
+    if _has_kind(swarm, *GHOSTS, "slow_donor"):
         return HAUNTED_MAX_S
     is_slow = len(swarm.nodes) >= 16 or (len(swarm.nodes) >= 8 and swarm.has_liar)
     return 2 * CALM_MAX_S if is_slow else CALM_MAX_S
