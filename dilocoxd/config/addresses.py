@@ -69,6 +69,15 @@ def socket_family(ip: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in ip else socket.AF_INET
 
 
+def host_and_port(host: str, port: int) -> str:
+    """As people write and programs read both together.
+
+    >>> host_and_port("203.0.113.7", 80), host_and_port("2001:db8::1", 80)
+    ('203.0.113.7:80', '[2001:db8::1]:80')
+    """
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def kind_of_host(host: str) -> str:
     """What stands before `host` in a multiaddress."""
     version = ip_version(host)

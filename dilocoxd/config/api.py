@@ -5,6 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from dilocoxd.config.addresses import host_and_port
 from dilocoxd.config.fields import Section, knob
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]
@@ -83,7 +84,7 @@ class ApiSection(Section):
         """Where a program on this machine reaches the API."""
         scheme = "https" if self.tls_certificate else "http"
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
-        return f"{scheme}://[{host}]:{self.port}" if ":" in host else f"{scheme}://{host}:{self.port}"
+        return f"{scheme}://{host_and_port(host, self.port)}"
 
     def warnings(self) -> list[str]:
         """What is legal but probably not meant."""

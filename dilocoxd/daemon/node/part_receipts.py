@@ -86,9 +86,7 @@ class PartReceipts:
             case PayloadRefused(request, code, detail):
                 self._end(request, AlreadyHeld() if code == HELD else WireError(code, detail))
             case PayloadHeard(request):
-                asked = self._asked.pop(request, None)
-                if asked is not None:
-                    self._drop(asked, request)
+                if (asked := self._pop(request)) is not None:
                     _settle(asked.heard, None)
             case PayloadsOver(round_index, attempt):
                 self._over(lambda header: (header.round, header.attempt) < (round_index, attempt))
@@ -107,21 +105,23 @@ class PartReceipts:
 
     def _end(self, request: int, error: Exception) -> None:
         """Not there, or there no more: what runs of it must not write again, for the head may write there next."""
-        asked = self._asked.pop(request, None)
-        if asked is None:
+        if (asked := self._pop(request)) is None:
             return
-        self._drop(asked, request)
         if asked.region is not None:
             header = asked.offer[1]
             self._inlet.forget(lambda other: other == header)
         _settle(asked.answer, error)
         _settle(asked.heard, PeerError(f"called off by the head: {error}"))
 
-    def _drop(self, asked: _Asked, request: int) -> None:
+    def _pop(self, request: int) -> _Asked | None:
+        """It is through, or over; None: it was before."""
+        if (asked := self._asked.pop(request, None)) is None:
+            return None
         if self._of.get(asked.offer) == request:
             del self._of[asked.offer]
         self._of_one[asked.offer[0]] -= 1
         self._of_one += Counter()  # without those that are 0
+        return asked
 
     def _over(self, is_over: Callable[[SegmentHeader], bool]) -> None:
         for request, asked in list(self._asked.items()):

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from dilocoxd.answers.nodes import NodeReceives
+from dilocoxd.config.addresses import host_and_port
 from dilocoxd.daemon.chain.payload_map import Place
 from dilocoxd.daemon.workers.errands import Errands
 from dilocoxd.daemon.workers.outer_worker import OuterWorker
@@ -120,7 +121,7 @@ class PartInlet:
             payloads_by_head=self.counts["by_head"],
             bytes_by_head=self.counts["bytes_by_head"],
             rejected=self.counts["rejected"],
-            addresses=tuple(_address(host, port.port) for host in port.hosts) if port is not None else (),
+            addresses=tuple(host_and_port(host, port.port) for host in port.hosts) if port is not None else (),
             reason="" if port is not None else self.state.reason or "the part does not run",
         )
 
@@ -281,7 +282,3 @@ class NodeInlets:
                 self._site.tell(peer, ports)
                 self._told[peer] = ports
         self._met.clear()
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
