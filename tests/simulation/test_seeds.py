@@ -43,6 +43,9 @@ FAILED_ONCE = (
         1218371,
         1505123,
         1520246,
+        1586032,
+        1587515,
+        1590423,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

@@ -162,13 +162,15 @@ class RecoveryFinished:
 
 @dataclass(frozen=True, slots=True)
 class RecoveryFailed:
-    """Answer to StartRecovery: nothing changed; the machine goes on and asks again when it sees the need."""
+    """Answer to StartRecovery: the chain is what it was; the machine goes on and asks again when it sees the need."""
 
     reason: str
     unconfirmed: tuple[PeerId, ...] = ()
     """Peers whose chain is provably false: claims that are not confirmed."""
     unavailable: tuple[PeerId, ...] = ()
     """Peers that did not answer, or whose branch could not be had to its end."""
+    settled_phase: PhaseId | None = None
+    """Of our contribution, if it was settled on a branch that was then left again (L15): what it did is owed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -348,14 +348,14 @@ class RoundLife:
         recovering, tips, height = self.recovering, self.book.tips, self.height
         assert recovering is not None, "a recovery ended that was not begun"
         self.recovering = None
+        if self.own.offer is not None and found.settled_phase == self.own.offer.contribution.phase:
+            self.own.offer = None
         if isinstance(found, RecoveryFailed):
             tips.failed(found.unconfirmed, found.unavailable, self.now)
             self._come_back(recovering)
             return
         self.book.double_votes.read(found.chain, found.newest, self.terms.site.keys)
         is_same = found.chain.head == height.chain.head
-        if self.own.offer is not None and found.settled_phase == self.own.offer.contribution.phase:
-            self.own.offer = None
         if not is_same:
             self.own.spoiled = None  # of another state
             if (back := recovering.takes_back) is not None:

@@ -366,7 +366,7 @@ class Recovery:
 
     def _done(self, done: r.Done) -> None:
         if done.failure:
-            self._finish(e.RecoveryFailed(done.failure, done.unconfirmed, done.unavailable))
+            self._finish(e.RecoveryFailed(done.failure, done.unconfirmed, done.unavailable, done.settled))
             self._give_up(done.unavailable)
             return
         self._complete()

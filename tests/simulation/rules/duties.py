@@ -77,7 +77,7 @@ class Duties:
                 self.orders.discard((event.round, event.attempt, event.pass_index, event.segment))
             case facts.PassPrepared():
                 self.orders.discard((event.round, event.attempt, event.pass_index, None))
-            case e.RecoveryFinished():
+            case e.RecoveryFinished() | e.RecoveryFailed():
                 if self.offer is not None and event.settled_phase == self.offer.phase:
                     self.offer = None
             case _:

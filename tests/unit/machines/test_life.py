@@ -140,6 +140,19 @@ def test_contribution_that_has_read_other_samples_than_the_new_branch_would_take
     assert found.out == [AbandonContribution(PhaseId(1), is_voted=False)] and found.own.offer is None
 
 
+def test_contribution_that_a_recovery_in_vain_has_settled_is_offered_no_more() -> None:
+    """L15.4. The next phase may come."""
+    found = life()
+    assert found.own.offer is not None
+    phase = found.own.offer.contribution.phase
+    found.recover(Recover("a fork"), is_gathering=True)
+    found.advance(START, None)
+    found.resume(RecoveryFailed("its branch has an end that nobody gives", settled_phase=phase))
+    assert found.own.offer is None
+    found.offer(PhaseOffered(contribution(ME, phase=phase + 1), HASHES, SIGNED), is_told=True)
+    assert found.own.offer is not None
+
+
 def test_contribution_that_fits_the_new_branch_stays_offered() -> None:
     found = life()
     found.recover(Recover("a fork"), is_gathering=True)

@@ -20,7 +20,7 @@ from dilocoxd.ids import Digest, PeerId, RoundIndex
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery.rollback import Choice
 from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.machines.round.outputs import StartRecovery
+from dilocoxd.machines.round.outputs import InFlight, StartRecovery
 from dilocoxd.store.admission import write_checkpoint
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
@@ -44,13 +44,19 @@ def data_of(index: int, salt: bytes) -> bytes:
 
 
 def branch(
-    length: int, salt: bytes = b"", *, tokens: int = 10, lies_at: int | None = None, steers_at: int | None = None
+    length: int,
+    salt: bytes = b"",
+    *,
+    tokens: int = 10,
+    lies_at: int | None = None,
+    steers_at: int | None = None,
+    peers: tuple[str, ...] = ("B",),
 ) -> list[SignedEntry]:
     """A chain on the fake site's bits; entry `lies_at` is voted for on a state that never was, entry `steers_at`
     announces another H than the schedule wants."""
     entries: list[SignedEntry] = []
     digest, parent = fake_site.GENESIS, GENESIS
-    own, other = chain(length), chain(length, tokens=tokens, peers=("B",))
+    own, other = chain(length), chain(length, tokens=tokens, peers=peers)
     for signed in [own[0], *(other if salt else own)[1:]]:
         index = signed.entry.round
         data = data_of(index, salt if index else b"")
@@ -152,9 +158,9 @@ class Bench:
             )
         )
 
-    async def recover(self) -> Event:
+    async def recover(self, in_flight: InFlight | None = None) -> Event:
         answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        self.driver.start(StartRecovery((OTHER,), RoundIndex(9), "test", False, None), answer.set_result)
+        self.driver.start(StartRecovery((OTHER,), RoundIndex(9), "test", False, in_flight), answer.set_result)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self.driver.run())
             event = await answer
@@ -246,6 +252,18 @@ async def test_branch_on_a_state_that_never_was_is_left_again(tmp_path: Path, li
     bench = Bench(tmp_path)
     await bench.start(branch(4, b"fork", tokens=15, lies_at=lies_at))
     assert isinstance(await bench.recover(), RecoveryFailed)
+    assert bench.is_own()
+
+
+async def test_contribution_that_was_settled_on_the_way_is_said_to_be_settled(tmp_path: Path) -> None:
+    """L15.4: the worker has counted it, and kept work owes it. The machine offered it further, and ended with the next
+    phase."""
+    bench = Bench(tmp_path)
+    theirs = branch(4, b"fork", tokens=15, lies_at=2, peers=(ME, "B"))
+    await bench.start(theirs)
+    ours = next(one for one in theirs[1].entry.contributions if one.peer == ME)
+    event = await bench.recover(InFlight(ours, None, ()))
+    assert isinstance(event, RecoveryFailed) and event.settled_phase == ours.phase
     assert bench.is_own()
 
 
