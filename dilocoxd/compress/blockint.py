@@ -68,8 +68,9 @@ class BlockInt(Codec):
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         stored, target = self._parts(out, start, numel, values.numel())
-        if loops.found and self._bits == 4 and not self._is_stochastic:
-            if not loops.found.encode(values, 4, self._block, self._scale, stored, target):
+        compiled = loops.found_for(values)
+        if compiled and self._bits == 4 and not self._is_stochastic:
+            if not compiled.encode(values, 4, self._block, self._scale, stored, target):
                 raise not_encodable()
             return
         rows = padded(values, self._block).view(-1, self._block)
@@ -162,7 +163,8 @@ def encode_scales(maxima: Tensor, levels: int, scale_format: ScaleFormat) -> tup
     Raises NotEncodableError if a maximum is NaN, Inf or out of range.
     """
     check_encodable(maxima)
-    scales = torch.nn.functional.threshold(maxima / levels, BELOW_SCALE_MIN, 0.0)
+    # By a tensor: by a number a GPU multiplies with its reciprocal, which is rounded.
+    scales = torch.nn.functional.threshold(maxima / maxima.new_tensor(float(levels)), BELOW_SCALE_MIN, 0.0)
     if scale_format == "fp32":
         return scales, scales
     bits = scales.view(torch.int32)

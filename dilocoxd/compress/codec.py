@@ -80,7 +80,7 @@ class Codec(ABC):
 
         Raises NotEncodableError for NaN, Inf or |x| > 2**64; `out` is then undefined.
         """
-        numel = _check_values(values)
+        numel = check_values(values)
         target = self.target_payload(out, numel)
         for start, stop in self.chunks(numel):
             self.encode_chunk(values[start:stop], start, numel, target)
@@ -98,7 +98,7 @@ class Codec(ABC):
 
     def decode(self, payload: Payload, out: Tensor) -> None:
         """Fill float32[n] `out` with the values in `payload`. Raises WireError (`bad_payload`) for hostile bytes."""
-        numel = _check_values(out)
+        numel = check_values(out)
         source = self.checked_payload(payload, numel)
         for start, stop in self.chunks(numel):
             self.decode_chunk(source, start, numel, out[start:stop])
@@ -196,7 +196,8 @@ def check_decoded(values: Tensor) -> None:
         raise bad_payload("a decoded value is NaN, Inf or above 2**64 in magnitude")
 
 
-def _check_values(values: Tensor) -> int:
+def check_values(values: Tensor) -> int:
+    """n of float32[n]. Raises ValueError for anything else."""
     if values.dtype != torch.float32 or values.dim() != 1 or not values.is_contiguous():
         raise ValueError("values must be contiguous float32[n]")
     return values.numel()

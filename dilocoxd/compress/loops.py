@@ -137,3 +137,8 @@ def found_in(folder: Path) -> Loops | None:
 
 found: Loops | None = found_in(Path(__file__).parent)
 """None: the codecs work with torch alone."""
+
+
+def found_for(values: Tensor) -> Loops | None:
+    """`found`, if these are in memory that C reads; None on a device."""
+    return found if values.is_cpu else None

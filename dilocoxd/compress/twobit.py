@@ -51,15 +51,16 @@ class Int2(Codec):
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         parts = self._parts(out, start, numel, values.numel())
-        if loops.found:
-            if not loops.found.encode(values, 2, self._block, "bf16", *parts):
+        compiled = loops.found_for(values)
+        if compiled:
+            if not compiled.encode(values, 2, self._block, "bf16", *parts):
                 raise not_encodable()
             return
         rows = padded(values, self._block).view(-1, self._block)
         maxima = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())
         least, largest = maxima.aminmax()
         check_encodable(largest)
-        scratch = _taken_scratch(rows.shape[0], self._block)
+        scratch = _taken_scratch(rows.shape[0], self._block) if values.is_cpu else _Scratch(rows.shape[0], self._block)
         if float(least) >= SCALE_MIN:
             torch.div(rows, maxima.unsqueeze(1), out=scratch.unit)
             scratch.choose_codes()
@@ -72,7 +73,7 @@ class Int2(Codec):
         scratch.pack(values.numel(), parts[1])
         raw = torch.threshold_(scratch.fit().mul_(maxima), BELOW_SCALE_MIN, 0.0).to(torch.bfloat16)
         store(raw, parts[0])
-        if not _spare_scratch and rows.numel() == self.chunk:
+        if values.is_cpu and not _spare_scratch and rows.numel() == self.chunk:
             _spare_scratch.append(scratch)
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:

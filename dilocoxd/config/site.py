@@ -98,6 +98,16 @@ class WorkersSection(Section):
             le=19,
         ),
     ] = 10
+    encode_device: Annotated[
+        Literal["cpu", "cuda"],
+        knob(
+            "Where this site's own contributions are encoded; the bytes are the same. cuda: on the GPUs of the machine,"
+            " outer parts in turn; fp32, fp16, bf16, int8, int4 and int2 without low rank. A GPU without room leaves it"
+            " to the CPU.",
+            unit="choice",
+            cost="some 0.6 GB of GPU memory for each outer part, and time that the GPU does not train.",
+        ),
+    ] = "cpu"
     without_one_every: Annotated[
         int,
         knob(

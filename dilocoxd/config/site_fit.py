@@ -22,6 +22,8 @@ _CUTS: Final = (
 TENSOR_FAMILIES: Final = ("native", "llama", "qwen2", "qwen3", "mistral", "smollm3", "gemma3_text")
 """Whose blocks are one attention and one gated MLP, without anything that needs all heads or all units at once."""
 _UNWATCHED: Final = "no site whose contributions do harm (alert harmful_contribution) is named"
+GPU_CODECS: Final = ("fp32", "fp16", "bf16", "int8", "int4", "int2")
+"""What `workers.encode_device = "cuda"` encodes; outer/on_gpu.py has them too, for it loads torch (a test compares)."""
 LOSSES_MIN: Final = 2
 """Of batches, that a loop tells: what one contribution did is compared batch by batch."""
 OUTER_PARTS_MAX: Final = 64
@@ -31,7 +33,7 @@ OUTER_PARTS_MAX: Final = 64
 def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
     """What keeps this site from training this run, a sentence each; the trainers would refuse it after their start."""
     if manifest.model.kind == "external":
-        return [*_own_loop_problems(site), *_outer_parts_problems(site), *_uploads_problems(site)]
+        return [*_own_loop_problems(site), *_outer_worker_problems(manifest, site), *_uploads_problems(site)]
     parallel, layers = site.parallel, manifest.model.num_layers
     batch = parallel.sequences(manifest.inner.batch_sequences)
     stages = parallel.stages * parallel.stages_per_process
@@ -77,7 +79,7 @@ def site_problems(manifest: Manifest, site: SiteConfig) -> list[str]:
         )
     found += _tensor_problems(manifest, parallel)
     found += _stages_on_nodes_problems(manifest, site)
-    return [*found, *_outer_parts_problems(site), *_uploads_problems(site)]
+    return [*found, *_outer_worker_problems(manifest, site), *_uploads_problems(site)]
 
 
 def _tensor_problems(manifest: Manifest, parallel: ParallelSection) -> Iterator[str]:
@@ -153,7 +155,14 @@ def unwatched(manifest: Manifest, site: SiteConfig, num_losses: int | None = 0) 
     return ""
 
 
-def _outer_parts_problems(site: SiteConfig) -> Iterator[str]:
+def _outer_worker_problems(manifest: Manifest, site: SiteConfig) -> Iterator[str]:
+    strategy = manifest.strategy
+    if site.workers.encode_device == "cuda" and (strategy.transform == "lowrank" or strategy.codec not in GPU_CODECS):
+        what = "the factors of low rank" if strategy.transform == "lowrank" else f"the codec {strategy.codec}"
+        yield (
+            f"workers.encode_device = 'cuda', but {what} may come out otherwise on a GPU (only"
+            f" {', '.join(GPU_CODECS)} without low rank do not); set it to 'cpu'"
+        )
     here, away = site.workers.outer_parts, site.cluster.outer_parts
     if here + away > OUTER_PARTS_MAX:
         yield (

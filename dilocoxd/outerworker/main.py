@@ -14,9 +14,10 @@ from pathlib import Path
 import torch
 
 from dilocoxd.config.manifest import load_manifest
-from dilocoxd.config.site import SiteConfig, load_site
+from dilocoxd.config.site import SiteConfig, WorkersSection, load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, PART_VARIABLE, RUN_DIRECTORY_VARIABLE, DaemonConnection, DaemonGone
+from dilocoxd.outer.on_gpu import device_of_part
 from dilocoxd.outerworker.buffers import MappedBuffers
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.outerworker.progress import Reporter
@@ -31,10 +32,12 @@ def main() -> int:
     """Serve one daemon; returns the exit code."""
     try:
         run_directory = Path(os.environ[RUN_DIRECTORY_VARIABLE])
-        plan = make_plan(
-            load_manifest(run_directory / "run.toml"), OuterPart.parse(os.environ.get(PART_VARIABLE, str(WHOLE)))
-        )
-        yield_to_training(run_directory / "site.toml")
+        path = run_directory / "site.toml"
+        workers = (load_site(path) if path.exists() else SiteConfig()).workers
+        part = OuterPart.parse(os.environ.get(PART_VARIABLE, str(WHOLE)))
+        manifest, device = load_manifest(run_directory / "run.toml"), device_of_part(workers.encode_device, part.index)
+        plan = make_plan(manifest, part, device)
+        yield_to_training(workers)
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -72,8 +75,7 @@ def serve(connection: DaemonConnection, plan: OuterPlan) -> None:
             worker.handle(message)
 
 
-def yield_to_training(path: Path) -> None:
-    """Niceness and thread count of site.toml; defaults if there is none. Raises ConfigError."""
-    site = load_site(path) if path.exists() else SiteConfig()
-    torch.set_num_threads(site.workers.outer_threads)
-    os.nice(site.workers.outer_nice)
+def yield_to_training(workers: WorkersSection) -> None:
+    """Niceness and thread count of site.toml."""
+    torch.set_num_threads(workers.outer_threads)
+    os.nice(workers.outer_nice)

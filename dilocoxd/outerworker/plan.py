@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property, partial
 
+import torch
 from torch import Tensor
 
 from dilocoxd.compress.deferred import Deferred
@@ -21,6 +22,7 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, param_specs
 from dilocoxd.outer.clipping import CENTERED_KAPPA, ClipRule, record_bytes
 from dilocoxd.outer.feedback import ErrorFeedback
+from dilocoxd.outer.on_gpu import OnGpu
 from dilocoxd.outer.optimizers import OuterOptimizer, outer_from_name
 from dilocoxd.outer.schedule import Adaptive, AdaptiveLimits, Constant, Qsr, Schedule, cosine_rate
 from dilocoxd.outerworker.journal import JOURNAL_BYTES
@@ -281,8 +283,11 @@ class OuterPlan:
         )
 
 
-def make_plan(manifest: Manifest, part: OuterPart = WHOLE) -> OuterPlan:
-    """The plan of a run, of all or of one part of it. Raises ConfigError for a manifest that no site can follow."""
+def make_plan(manifest: Manifest, part: OuterPart = WHOLE, device: torch.device | None = None) -> OuterPlan:
+    """The plan of a run, of all or of one part of it; contributions are encoded on `device`, if one is given.
+
+    Raises ConfigError for a manifest that no site can follow.
+    """
     strategy, outer = manifest.strategy, manifest.outer
     model = ModelConfig.of_run(manifest)
     params = param_specs(model)
@@ -290,7 +295,7 @@ def make_plan(manifest: Manifest, part: OuterPart = WHOLE) -> OuterPlan:
     _check_messages(numel, numel // strategy.segment_elements_max, 1)  # before as many segments are made
     layout = make_layout(params, strategy.segment_elements_max)
     _check_messages(numel, len(layout.segments), 1)  # before the transform, which works on each segment
-    transform = _transform(manifest, layout)
+    transform = _transform(manifest, layout, device)
     _check_messages(numel, len(layout.segments), transform.num_passes)
     plan = OuterPlan(
         manifest,
@@ -326,10 +331,12 @@ def _check_messages(numel: int, count: int, num_passes: int) -> None:
         )
 
 
-def _transform(manifest: Manifest, layout: Layout) -> Transform:
+def _transform(manifest: Manifest, layout: Layout, device: torch.device | None) -> Transform:
     strategy = manifest.strategy
     options = {"k": strategy.topk} if strategy.codec == "topk" else {}
     codec = codec_from_name(strategy.codec, **options)
+    if device is not None:
+        codec = OnGpu(codec, device)
     match strategy.transform:
         case "lowrank":
             low_rank = LowRank(layout, strategy.lowrank_r, codec)

@@ -15,8 +15,10 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
         "Install a version of the range that the text names into the environment of dilocoxd, with pip.",
     ),
     "gpu": (
-        "With parallel.device = 'cuda': a GPU for each trainer process on this machine, a driver, and NCCL.",
-        "Install the driver and a CUDA build of torch, use fewer processes, or set parallel.device = 'cpu'.",
+        "With parallel.device = 'cuda': a GPU for each trainer process on this machine, a driver, and NCCL; with"
+        " workers.encode_device = 'cuda' a GPU.",
+        "Install the driver and a CUDA build of torch, use fewer processes, or set parallel.device = 'cpu' (and"
+        " workers.encode_device).",
     ),
     "compiler": (
         "With parallel.compile = true: a compiler that torch.compile can use, and the headers of Python.",

@@ -15,7 +15,7 @@ from typing import Final
 from pydantic import TypeAdapter
 
 from dilocoxd.answers.words import in_bytes, plural
-from dilocoxd.cli.doctor.findings import Finding
+from dilocoxd.cli.doctor.findings import Finding, Level
 from dilocoxd.config.footprint.estimate import PROCESSES_BYTES, site_estimate
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.compilers import missing_for_compiling
@@ -111,8 +111,13 @@ def torch_finding(torch: FoundTorch) -> Finding:
 
 def gpu_finding(torch: FoundTorch, site: SiteConfig | None) -> Finding:
     gpus = torch.gpus
-    if site is None or site.parallel.device == "cpu":
+    if site is None or (site.parallel.device == "cpu" and site.workers.encode_device == "cpu"):
         return Finding("gpu", "info", f"{len(gpus)} GPU; not needed on CPU")
+    if site.parallel.device == "cpu":
+        level: Level = "ok" if gpus else "error"
+        return Finding(
+            "gpu", level, f"{len(gpus)} GPU, for workers.encode_device = 'cuda': {', '.join(gpus) or 'none'}"
+        )
     needed = site.ranks_here
     if len(gpus) < needed:
         return Finding(

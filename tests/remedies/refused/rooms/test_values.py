@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 import pytest
+import torch
 
 from dilocoxd.compress.fragments import Fragments
 from dilocoxd.compress.lowrank import LowRank
@@ -15,6 +16,7 @@ from dilocoxd.compress.mask import RandomMask
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.models.cut import cut_stages
+from dilocoxd.outer.on_gpu import OnGpu, device_of_part
 from dilocoxd.outer.optimizers import outer_from_name
 from dilocoxd.outer.schedule import AdaptiveLimits
 from dilocoxd.outerworker.plan import make_plan
@@ -52,6 +54,17 @@ def plan_of(layers: int, segments: int) -> Any:
     return make_plan(
         tiny_manifest(model=sizes | {"intermediate_size": 28672}, strategy={"segment_elements_max": segments})
     )
+
+
+def encoded_there(codec: str) -> Any:
+    return OnGpu(codec_from_name(codec), torch.device("cpu"))
+
+
+def without_gpu(choice: Any) -> Any:
+    """On a machine that has none, whatever this one has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: False)
+        return device_of_part(choice, 0)
 
 
 def optimizer(**fields: float) -> Any:
@@ -124,6 +137,8 @@ VALUES: Final = (
     Value("models/cut.py", "set parallel.layers_per_stage to one number for each stage", partial(cut_stages, MODEL, 2),
           {"layers": (2, 1)}, {"layers": (1, 1)}),
     Value("models/cut.py", "use fewer stages", partial(cut_stages, MODEL), {"num_stages": 3}, {"num_stages": 2}),
+    Value("outer/on_gpu.py", "set workers.encode_device to 'cpu'", encoded_there, {"codec": "topk"}, {"codec": "int4"}),
+    Value("outer/on_gpu.py", "set it to 'cpu' in site.toml", without_gpu, {"choice": "cuda"}, {"choice": "cpu"}),
     Value("trainer/optimizer.py", "must be above 0", optimizer, {"lr": 0}, {"lr": 1e-9}),
     Value("trainer/optimizer.py", "must lie between 0 and 1", optimizer, {"min_lr_ratio": 2}, {"min_lr_ratio": 1}),
     Value("trainer/optimizer.py", "at least 0 and total_steps VALUE at least 1", optimizer, {"total_steps": 0},
