@@ -2,7 +2,7 @@
 
 Only `Codec.encode` of a whole vector moves: what is decoded, summed or computed again for others stays on the CPU. A
 format fits if it is made of operations that IEEE 754 rounds one at a time on both, and of sums in an order of its own;
-where the library chooses (equal magnitudes of top-k, means of bins) two devices may differ. ADR 48.
+where the library chooses (equal magnitudes of top-k, means of bins) two devices may differ. ADR 49.
 
 Since the bytes are the same, a GPU that has no room, or fails, costs time and nothing else: the CPU does it.
 """

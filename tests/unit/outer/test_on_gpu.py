@@ -1,4 +1,4 @@
-"""Encoding on a GPU: the bytes of the CPU, whatever the GPU does; on one itself where the machine has it (ADR 48)."""
+"""Encoding on a GPU: the bytes of the CPU, whatever the GPU does; on one itself where the machine has it (ADR 49)."""
 
 from __future__ import annotations
 
