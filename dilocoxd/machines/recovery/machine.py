@@ -164,8 +164,8 @@ class RecoveryMachine:
                 outcome = NotBetter(is_compared=False)
             self._enact(outcome)
         else:
-            is_late = asked.took_s(self._now) > asked.patience_s / 2
-            self._enact(part.on_answer(asked.ask, event, now=self._now, is_late=is_late))
+            part_taken = asked.took_s(self._now) / asked.patience_s
+            self._enact(part.on_answer(asked.ask, event, now=self._now, part_taken=part_taken))
 
     def _is_trickle(self, asked: Asked, event: r.Answer) -> bool:
         """Others wait that were not asked yet."""
