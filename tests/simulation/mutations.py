@@ -6,7 +6,6 @@ One that survives shows where it is blind. A commit said before the log's fsync 
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId
@@ -41,13 +40,8 @@ from dilocoxd.machines.round.outputs import AbandonContribution as Dropped
 from tests.simulation.peer import disk, recovering
 from tests.simulation.peer.node import Node
 from tests.simulation.peer.worker import Worker
-from tests.simulation.planting import Bug, both, replaced
-from tests.simulation.schedules.directed import SCENARIOS
+from tests.simulation.planting import Bug, both, caught_by, replaced
 from tests.simulation.schedules.scenarios_finality import FINAL_DEPTH
-from tests.simulation.schedules.seeded import run_seed
-
-Schedules = Sequence[Callable[[], str]]
-Found = tuple[int | str, str]
 
 
 def forget_a_vote(self: VoteBox, attempt: Any, entry: Any, voters: Any) -> Tally:
@@ -185,6 +179,14 @@ def who_went_on_is_awaited(height: Height, held: HeldLock, peer: Any, now: Any) 
 _is_awaited = voting._is_awaited
 
 
+def joins_late(self: PeerBook, peer: Any) -> None:
+    self.records[peer].has_missed_join = False
+
+
+def counts_on(self: PeerBook, peers: Any, now: Any) -> None:
+    self.awaited |= {peer: now for peer in peers if peer not in self.awaited}
+
+
 def falls_back_silently(self: PeerBook, peer: Any, height: Any, head: Any) -> None:
     was = self.records[peer].has_missed_join
     _fell_back(self, peer, height, head)
@@ -262,6 +264,11 @@ BUGS: dict[str, Bug] = {
     ),
     "the grace goes on while a peer stands still": replaced(Height, "stood_still", grace_goes_on),
     "who trickles is waited for before the others": replaced(RecoveryMachine, "_is_trickle", lambda *given: False),
+    "who is silent is waited for anew in each attempt": replaced(PeerBook, "awaits", lambda self, *given: None),
+    "who answers has had its time all the same": both(
+        replaced(PeerBook, "joined", joins_late), replaced(PeerBook, "awaits", counts_on)
+    ),
+    "who gives slowly is asked for each payload": replaced(progress, "QUICK_PART", 1.0),
     "ghosts are waited for in each round": replaced(PeerBook, "waited_in_vain", lambda self, **whom: None),
     "no time-out is moved after standing still": replaced(life, "LAG_S", float("inf")),
     "promise is not written": replaced(Node, "_persist_promise", lambda self, *given, **named: None),
@@ -353,28 +360,6 @@ BUGS: dict[str, Bug] = {
     "who did not offer may be named": replaced(VoteKeys, "is_offered", lambda self, contribution, offer: True),
     "whoever signed a vote": replaced(VoteKeys, "is_genuine", lambda self, vote, what: True),
 }
-
-
-def caught_by(bug: Bug, first_seed: int, num_seeds: int, scenarios: Schedules = SCENARIOS) -> Found | None:
-    """Scenario or seed, and message of the first schedule that shows the bug."""
-    with bug():
-        for scenario in scenarios:
-            if problem := _problem(scenario):
-                return scenario.__name__, problem
-        for seed in range(first_seed, first_seed + num_seeds):
-            if problem := _problem(lambda seed=seed: run_seed(seed).problem):  # type: ignore[misc]
-                return seed, problem
-    return None
-
-
-def _problem(schedule: Callable[[], str]) -> str:
-    """What the schedule says, or how it broke. A bug that fits no longer what it replaces is none that was found."""
-    try:
-        return schedule()
-    except (TypeError, AttributeError, NameError):
-        raise
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
 
 
 def main() -> int:

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 
+from dilocoxd.machines.recovery.interface import Ask, AskPayload
 from tests.simulation.liars import TrustMischief
 from tests.simulation.peer.node import Node
+from tests.simulation.peer.recovering import Recovery
 from tests.simulation.peer.signing import keys_of
 from tests.simulation.schedules.scenario_tools import _result, _swarm, _until
+from tests.simulation.schedules.scenarios_probation import LONG
 from tests.simulation.swarm import Swarm
 
 CALM_S = 60.0
@@ -14,6 +17,9 @@ ROUNDS_MIN = 5
 NUM_ENTRIES = 12
 CAUGHT_UP_S = 20.0
 """A newcomer has so many entries after this time at most; with a slow donor for all of them it would be 100 s."""
+
+HALF_S = 1.2
+"""Of the 3 s that a donor has for a small payload (`quick_recovery`)."""
 
 
 def _begin(count: int, num_liars: int, kind: str) -> tuple[Swarm, list[Node], list[Node]]:
@@ -32,6 +38,28 @@ def silent_ghosts_are_waited_for_once() -> str:
     before = min(node.machine.chain.height for node in honest)
     swarm.world.run(swarm.world.now + CALM_S)
     rounds = min(node.machine.chain.height for node in honest) - before
+    return _result(swarm) or ("" if rounds >= ROUNDS_MIN else f"{rounds} rounds in {CALM_S:g} s")
+
+
+def lone_member_restarts_beside_silent_ghosts() -> str:
+    """The only member of an open run restarts, and has forgotten who of those on probation is silent. Who remembers it
+    goes on to the next attempt after half of the time for which the member waits: what it waited counts there."""
+    swarm, (member,) = _swarm(1, probation_rounds=LONG)
+    _until(swarm, lambda: member.is_up and member.machine.chain.height > 0)
+    others = [swarm.add(f"q{index}", 4.0) for index in range(5)]
+    for node in others:
+        node.start()
+    _until(swarm, lambda: all(node.is_up and node.machine.chain.height > 3 for node in others), 200.0)
+    swarm.may_fork = swarm.has_liar = True
+    for ghost in others[2:]:
+        ghost.mischief = TrustMischief("silent_ghost", keys_of(ghost.name), swarm.world.rng)
+    swarm.world.run(swarm.world.now + CALM_S / 2)
+    member.crash()
+    swarm.world.run(swarm.world.now + 1.0)
+    member.start()
+    before = member.machine.chain.height
+    swarm.world.run(swarm.world.now + CALM_S)
+    rounds = member.machine.chain.height - before
     return _result(swarm) or ("" if rounds >= ROUNDS_MIN else f"{rounds} rounds in {CALM_S:g} s")
 
 
@@ -56,21 +84,37 @@ def lone_branch_from_genesis_is_left_again() -> str:
 def slow_donor_does_not_hold_a_newcomer() -> str:
     """The first peer that a newcomer asks gives one entry at a time, each answer just before its time is over; the
     others have the same chain, and answer at once."""
-    swarm, (donor,), honest = _begin(3, 1, "slow_donor")
-    assert donor.mischief is not None
-    donor.mischief.page, donor.mischief.answers_left = 1, 1e9  # type: ignore[attr-defined]
-    donor.is_training = False
+    return _caught_up_late(1, None, CAUGHT_UP_S)
+
+
+def donors_within_half_of_their_time_do_not_hold_a_newcomer() -> str:
+    """Two of three give each payload just before half of its time is over. They come from the third one as soon as
+    each has given one."""
+    return _caught_up_late(2, lambda recovery, ask: HALF_S if isinstance(ask, AskPayload) else 0.0, CAUGHT_UP_S / 2)
+
+
+def _caught_up_late(num_slow: int, late: Callable[[Recovery, Ask], float] | None, limit_s: float) -> str:
+    """What is wrong with a newcomer that meets these slow donors first. `late`: of an answer, in place of their own."""
+    swarm, donors, honest = _begin(3, num_slow, "slow_donor")
+    for donor in donors:
+        mischief = donor.mischief
+        assert isinstance(mischief, TrustMischief)
+        mischief.page, mischief.answers_left = 1 if late is None else 1000, 1e9
+        mischief.late = late or mischief.late  # type: ignore[method-assign]
+        donor.is_training = False
     _until(swarm, lambda: all(node.machine.chain.height >= NUM_ENTRIES for node in honest), 200.0)
     newcomer = swarm.add("q", 4.0)
     newcomer.start()
-    swarm.world.run(swarm.world.now + CAUGHT_UP_S)
+    swarm.world.run(swarm.world.now + limit_s)
     if newcomer.machine.chain.height < NUM_ENTRIES:
-        return f"a newcomer is at height {newcomer.machine.chain.height} after {CAUGHT_UP_S:g} s"
+        return f"a newcomer is at height {newcomer.machine.chain.height} after {limit_s:g} s"
     return _result(swarm)
 
 
 TRUST: tuple[Callable[[], str], ...] = (
     silent_ghosts_are_waited_for_once,
+    lone_member_restarts_beside_silent_ghosts,
     lone_branch_from_genesis_is_left_again,
     slow_donor_does_not_hold_a_newcomer,
+    donors_within_half_of_their_time_do_not_hold_a_newcomer,
 )

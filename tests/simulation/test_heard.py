@@ -100,3 +100,24 @@ def test_early_word_of_who_is_not_live_is_forgotten(known: tuple[PeerId, ...], d
     says(heard, B, at(4))
     see(heard, *known, dead=dead)
     assert (B in heard.early) is (not dead)
+
+
+def test_who_joins_no_attempt_has_its_time_over_attempts_and_the_whole_of_it_once_it_answers() -> None:
+    """Seed 2100152 (R6.2)."""
+    heard = heard_of(B, C)
+
+    def stands(at_s: float, attempt: int, *, is_open: bool = True) -> set[PeerId]:
+        heard.now = at_s
+        if attempt != heard.attempt:
+            heard.in_attempt(Attempt(attempt))
+            says(heard, C, ready(attempt=attempt))
+        heard.note_silent(is_over=False, is_open=is_open)
+        return heard.silent
+
+    says(heard, C, ready())
+    limit = LIMITS.progress_timeout_s
+    assert not stands(0.0, 0) and not stands(limit / 2, 1)
+    assert stands(limit, 2) == {B}
+    says(heard, B, ready(attempt=2))
+    assert not stands(limit, 2) and not stands(1.5 * limit, 3) and not stands(2 * limit, 4)
+    assert not stands(2.2 * limit, 4, is_open=False) and not stands(2.6 * limit, 4), "it was not heard meanwhile"

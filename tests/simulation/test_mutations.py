@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.machines.round.locks import VoteBox
-from tests.simulation.mutations import BUGS, caught_by
-from tests.simulation.planting import replaced
+from tests.simulation.mutations import BUGS
+from tests.simulation.planting import caught_by, replaced
 from tests.simulation.schedules.directed import SCENARIOS
 
 
@@ -73,6 +73,9 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
             "who_gives_attempts_up_and_goes_on_stops_no_round",
         ),
         ("ghosts are waited for in each round", "silent_ghosts_are_waited_for_once"),
+        ("who is silent is waited for anew in each attempt", "lone_member_restarts_beside_silent_ghosts"),
+        ("who answers has had its time all the same", "lone_branch_from_genesis_is_left_again"),
+        ("who gives slowly is asked for each payload", "donors_within_half_of_their_time_do_not_hold_a_newcomer"),
         ("states on the way are not compared", "lone_branch_from_genesis_is_left_again"),
         ("who trickles is waited for before the others", "slow_donor_does_not_hold_a_newcomer"),
         (

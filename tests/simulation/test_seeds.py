@@ -51,6 +51,8 @@ FAILED_ONCE = (
 """Schedules beyond those that found a fault (docs/simulation.md)."""
 COALITIONS_FAILED_ONCE = (1400011,)
 """The same, where just under a third lie."""
+TRUST_FAILED_ONCE = (2100152,)
+"""The same, where somebody abuses trust."""
 TRUST_SEEDS = dict.fromkeys(TRUST_KINDS, 2)
 """One schedule of each kind; more with `--trust`."""
 
@@ -63,6 +65,11 @@ def test_what_failed_once_holds(seed: int) -> None:
 @pytest.mark.parametrize("seed", COALITIONS_FAILED_ONCE)
 def test_coalition_that_failed_once_holds(seed: int) -> None:
     assert run_seed(seed, Variant(has_coalition=True)).problem == ""
+
+
+@pytest.mark.parametrize("seed", TRUST_FAILED_ONCE)
+def test_abuse_of_trust_that_failed_once_holds(seed: int) -> None:
+    assert run_seed(seed, Variant(abuses_trust=True)).problem == ""
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, 6))

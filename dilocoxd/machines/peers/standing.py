@@ -38,6 +38,8 @@ class PeerBook:
         self.double_votes: Final = DoubleVotes()
         self.reverts: Final = Reverts()
         self.tips.dead = self.reverts.dead
+        self.awaited: dict[PeerId, Monotonic] = {}
+        """Live peers at our head that have joined no attempt of the round, or none since: since when."""
         self._suspected: frozenset[PeerId] = frozenset()
         """Whose record says that it was alone in a later attempt too often."""
         self._live: frozenset[PeerId] | None = None
@@ -58,6 +60,7 @@ class PeerBook:
             if view is not None and not view.is_live:
                 record.tip.is_at_our_head = False  # it may come back without what it had (R19.6)
                 record.tip.ignored_height = RoundIndex(0)
+                self.awaited.pop(peer, None)
             record.view = self._corrected(record, view)
         self._make_room(told.keys())
         for peer in told.keys() - self.records.keys():
@@ -109,6 +112,7 @@ class PeerBook:
         heartbeats said."""
         record = self.records[peer]
         record.tip.is_at_our_head = record.has_missed_join = False
+        self.awaited.pop(peer, None)
         if record.view is not None:
             record.view = replace(record.view, height=height, head=head)
 
@@ -120,8 +124,14 @@ class PeerBook:
             self._live = None
 
     def joined(self, peer: PeerId) -> None:
-        """The peer showed that it is in our attempt, or in a later one: it is waited for again."""
+        """The peer showed that it is in our attempt, or in a later one: it is waited for again, for its whole time."""
         self.records[peer].has_missed_join = False
+        self.awaited.pop(peer, None)
+
+    def awaits(self, peers: Iterable[PeerId], now: Monotonic) -> None:
+        """Of all others these alone have not joined the attempt; who has not since an earlier one is silent for so long
+        already. What we did not hear while we caught up is no silence: nobody is awaited then."""
+        self.awaited = {peer: self.awaited.get(peer, now) for peer in peers}
 
     def accepted(self, peer: PeerId) -> None:
         """The peer answered a proposal that it observes: its acceptance is waited for again."""
@@ -153,6 +163,7 @@ class PeerBook:
         """A new height: claims are compared with it, half of the lone raises are forgotten."""
         self.reverts.reach(chain)
         self.tips.review(chain)
+        self.awaited = {}
         for record in self.records.values():
             record.suspicion //= 2
         self._suspected = frozenset([p for p in self._suspected if self.records[p].suspicion > SUSPICION_MAX])
@@ -161,6 +172,7 @@ class PeerBook:
         """We were not running for so long (R18)."""
         self.pace.stood_still(seconds)
         self.tips.stood_still(seconds)
+        self.awaited = {peer: Monotonic(since + seconds) for peer, since in self.awaited.items()}
 
     # --- what is asked
 

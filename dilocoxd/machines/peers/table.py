@@ -77,6 +77,12 @@ STANDING: Final = (
         "Ready, Propose, ProposeCommit, `Accept` or Vote of this or a later attempt; Ready from elsewhere",
     ),
     StandingRow(
+        "awaited",
+        "peers.standing:PeerBook.awaited",
+        "an attempt that it has not joined",
+        "as `missed_join`; not live; a new height; our own recovery",
+    ),
+    StandingRow(
         "missed_accept",
         "peers.record:Standing.has_missed_accept",
         "vote",

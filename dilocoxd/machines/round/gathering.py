@@ -86,10 +86,11 @@ def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic |
     who keeps them waiting has its time like everybody else: to join, and to offer something from when it is due (R5.5,
     R27.9, R29.12)."""
     gathered, attempt, limits = gathered_at(height), height.attempt, height.limits
+    height.book.awaits(gathered.unready, now)
     left_out = _needed(height, gathered)
     if not left_out or not any(height.words.has_offered(peer) for peer in left_out):
         return gathered, None
-    ends = dict.fromkeys(gathered.unready, attempt.timers.end(JOINING, limits))
+    ends = gathered.unready
     joining = [peer for peer, end in ends.items() if end <= now]
     due = {peer: gathered.awaited.get(peer) for peer, view in height.present_views().items() if height.is_at_work(view)}
     offers = {
@@ -125,7 +126,8 @@ def gathered_at(height: Height) -> Gathered:
     accused = {about for complains, about in pairs if fresh(about) or not fresh(complains)} if pairs else set()
     contributions: dict[PeerId, Contribution] = {}
     awaited: dict[PeerId, Monotonic | None] = {}
-    unready, absent = [], []
+    unready: dict[PeerId, Monotonic] = {}
+    absent: list[PeerId] = []
     readies, suspected = words.readies(), height.suspected()
     for peer, view in views.items():
         ready = readies.get(peer)
@@ -141,14 +143,15 @@ def gathered_at(height: Height) -> Gathered:
         if (ready is not None and ready.attempt >= attempt.index) or book.records[peer].has_missed_join:
             continue
         if ready is not None or view.head == chain.head:
-            unready.append(peer)
+            since = min(attempt.since, book.awaited.get(peer, attempt.since))
+            unready[peer] = Monotonic(since + JOINING.seconds(height.limits))
         elif view.height < chain.height:
             absent.append(peer)
     steady = {peer: c for peer, c in contributions.items() if not height.is_left_out(peer)}
     return Gathered(
         contributions={peer: contributions[peer] for peer in height.ordered(steady or contributions)},
         awaited=awaited,
-        unready=frozenset(unready),
+        unready=unready,
         absent=frozenset(absent),
         first_ready_at=height.grace_since(left_out),
         attempt_started_at=attempt.since,
@@ -195,10 +198,9 @@ def _hold(height: Height, locks: LockDecision, gathered: Gathered, process: Time
         return Waiting(problem)
     # A live peer that has not joined this attempt may still take part in another group of an earlier one.
     missing = [p for p in gathered.unready if not height.book.records[p].has_missed_join]
-    joining_end = height.attempt.timers.end(JOINING, height.limits)
-    if missing and now < joining_end:
-        names = ", ".join(sorted(missing)[:3])
-        return Waiting(f"{names} to join this attempt, in which a locked entry is finished", joining_end)
+    if joining := [p for p in missing if now < gathered.unready[p]]:
+        names, end = ", ".join(sorted(joining)[:3]), max(gathered.unready[p] for p in joining)
+        return Waiting(f"{names} to join this attempt, in which a locked entry is finished", end)
     height.book.waited_in_vain(joining=missing)
     return unheard_voters(height, locks, locks.commit, process, now)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex, RunId
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
-from dilocoxd.machines.round.timers import ARRIVING, JOINING
+from dilocoxd.machines.round.timers import ARRIVING
 from dilocoxd.wire.entry import Contribution, Evidence
 from dilocoxd.wire.messages import Propose
 
@@ -33,8 +33,9 @@ class Gathered(NamedTuple):
     """Of live peers (and ourselves) that are ready in this attempt, in its order (R4.2): no id comes early in all."""
     awaited: Mapping[PeerId, Monotonic | None]
     """Live training peers that are not ready, with the time they are expected (None = unknown)."""
-    unready: frozenset[PeerId]
-    """Live peers at our head that have not joined this attempt: another group of theirs may still be at work."""
+    unready: Mapping[PeerId, Monotonic]
+    """Live peers at our head that have not joined this attempt: another group of theirs may still be at work. Each with
+    the end of its time to join."""
     absent: frozenset[PeerId]
     """Live peers that, as far as we know, have not reached our height; they may be about to."""
     first_ready_at: Monotonic
@@ -114,12 +115,10 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     late = sorted(p for p, expected in gathered.awaited.items() if expected is None or expected <= end)
     if late and now < end:
         return Decision(None, f"{_live_peers(late, 'is', 'are')} not ready: {', '.join(late[:3])}", end)
-    patience = Monotonic(gathered.attempt_started_at + JOINING.seconds(limits))
-    if gathered.unready and now < patience:
-        names = ", ".join(sorted(gathered.unready)[:3])
-        return Decision(
-            None, f"{_live_peers(gathered.unready, 'has', 'have')} not joined this attempt: {names}", patience
-        )
+    if joining := {peer: end for peer, end in gathered.unready.items() if now < end}:
+        names = ", ".join(sorted(joining)[:3])
+        reason = f"{_live_peers(joining, 'has', 'have')} not joined this attempt: {names}"
+        return Decision(None, reason, max(joining.values()))
     soon = Monotonic(gathered.attempt_started_at + ARRIVING.seconds(limits))
     if gathered.absent and now < soon:
         return Decision(None, f"{_live_peers(gathered.absent, 'is', 'are')} about to reach this height", soon)

@@ -334,6 +334,7 @@ class RoundLife:
         peers = sorted({*asked, *found.peers}) or sorted(self.book.live() - {height.me})
         best = max([claim.height for claim in asked.values()], default=height.round)
         height.attempt.stop()
+        self.book.awaits((), self.now)
         back, reverts = found.takes_back, self.book.reverts
         if back is not None:
             reverts.tried(back)

@@ -42,6 +42,8 @@ class Heard:
         self.blames: dict[tuple[PeerId, PeerId], int] = {}
         self.silent: set[PeerId] = set()
         """Did not join an attempt for the progress time-out, and have not answered since (R6)."""
+        self.awaited: dict[PeerId, float] = {}
+        """Have joined no attempt of the round, or none since they answered last, since when (R6)."""
         self.unwilling: set[PeerId] = set()
         """Did not accept for the vote time-out, and have not accepted since (R10)."""
         self.word: dict[PeerId, Word] = {}
@@ -77,6 +79,7 @@ class Heard:
         self.votes: dict[tuple[PeerId, Attempt], bytes] = {}
         self.accepts: dict[tuple[PeerId, Attempt], PeerId] = {}
         self.suspicion = {peer: count // 2 for peer, count in self.suspicion.items()}
+        self.awaited = {}
         self.entered_at = self.now
 
     # --- what comes
@@ -99,6 +102,7 @@ class Heard:
         self.departed -= {p for p, view in self.views.items() if view.is_live and p in before and not before[p].is_live}
         self.word = {peer: word for peer, word in self.word.items() if self._still_counts(peer, word)}
         self.early = {p: said for p, said in self.early.items() if p not in self.views or self.views[p].is_live}
+        self.awaited = {p: since for p, since in self.awaited.items() if p in self.views and self.views[p].is_live}
         return before != self.views
 
     def _still_counts(self, peer: PeerId, word: Word) -> bool:
@@ -119,7 +123,7 @@ class Heard:
             is_counted = self._stands(peer, message.round, message.parent)
             if here != (message.round, message.parent):
                 if is_counted:
-                    self.silent.discard(peer)  # it answers, from elsewhere
+                    self._forgive(peer)  # it answers, from elsewhere
                 self.ready.pop(peer, None)
                 if here is not None and message.round == here[0] + 1:
                     self._keep_early(peer, message)
@@ -191,7 +195,11 @@ class Heard:
 
     def _answered(self, peer: PeerId, attempt: int) -> None:
         if attempt >= self.attempt:
-            self.silent.discard(peer)
+            self._forgive(peer)
+
+    def _forgive(self, peer: PeerId) -> None:
+        self.silent.discard(peer)
+        self.awaited.pop(peer, None)
 
     # --- what follows
 
@@ -241,13 +249,27 @@ class Heard:
     def has_joined(self, peer: PeerId) -> bool:
         return peer in self.ready and self.ready[peer].attempt >= self.attempt
 
-    def note_silent(self, *, is_over: bool) -> None:
-        """`is_over`: joining had its time in this attempt. Who committed what leads here is here (R6.5)."""
-        if self.place is not None and is_over:
-            said = [p for p in self.live() if (word := self.word.get(p)) and (word.height, word.head) == self.place]
-            # A liar's heartbeats put it here again and again, whatever else it says: it was waited for in between.
-            beats = [peer for peer in self.live() if self.views[peer].head == self.place[1]]
-            self.silent |= {peer for peer in (*self.here(), *said, *beats) if not self.has_joined(peer)}
+    def note_silent(self, *, is_over: bool, is_open: bool) -> None:
+        """`is_over`: joining had its time in this attempt. Who committed what leads here is here (R6.5). `is_open`: we
+        take part in the round; what is not heard while we catch up is no silence."""
+        if self.place is None:
+            return
+        if not is_open:
+            self.awaited = {}
+        live = self.live()
+        said = [p for p in live if (word := self.word.get(p)) and (word.height, word.head) == self.place]
+        # A liar's heartbeats put it here again and again, whatever else it says: it was waited for in between.
+        beats = [peer for peer in live if self.views[peer].head == self.place[1]]
+        missing = {peer for peer in (*self.here(), *said, *beats) if not self.has_joined(peer)}
+        if is_open:
+            for peer in missing - self.awaited.keys():
+                self.awaited[peer] = self.now
+        self.silent |= missing if is_over else set(filter(self.has_had_its_time, missing))
+
+    def has_had_its_time(self, peer: PeerId) -> bool:
+        """To join, over attempts."""
+        limit = self.limits.progress_timeout_s - SLACK_S
+        return peer in self.awaited and self.now - self.awaited[peer] >= limit
 
     def blame(self, others: Iterable[PeerId], round_index: RoundIndex) -> None:
         """We blame them ourselves."""

@@ -116,7 +116,7 @@ class Watch:
             self._judge_answers(event, commands)
         place = (status.round, machine.chain.head)
         if (place, status.attempt) != before:
-            heard.note_silent(is_over=self._waited())
+            heard.note_silent(is_over=self._waited(), is_open=was in OPEN)
             if place != before[0]:
                 self._at_new_place(place)
             self._in_attempt(status.attempt)
@@ -135,7 +135,7 @@ class Watch:
         if self.becomes_void and self.lock is not None:
             self.lock, self.void = None, self.lock.entry_hash
         self.exchange = exchange
-        heard.note_silent(is_over=self._waited())
+        heard.note_silent(is_over=self._waited(), is_open=self.state in OPEN)
         self._note_unwilling()
 
     def carried_out(self, command: c.Command) -> None:
@@ -304,7 +304,7 @@ class Watch:
         here = [peer for peer in self.heard.here() if not self._is_excused(peer)]
         for peer in here:
             is_absent = peer in self.heard.silent or self.heard.left.get(peer) == self.attempt
-            is_awaited = not is_absent and not self.heard.has_joined(peer)
+            is_awaited = not is_absent and not self.heard.has_joined(peer) and not self.heard.has_had_its_time(peer)
             self.check(
                 peer in named or not is_awaited or self._waited(),
                 f"R6: {peer} is left out {self.now - self.heard.entered_at:.2f} s into attempt {self.attempt}",

@@ -8,6 +8,7 @@ from dilocoxd.ids import Attempt, Monotonic, PeerId
 from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.gathering import gathered_at, look
 from dilocoxd.machines.round.height import Height
+from dilocoxd.machines.round.joining import on_ready
 from dilocoxd.machines.round.outcomes import GiveUp, Join, Outcome, TakeUp, VoteOn, Waiting
 from dilocoxd.machines.round.outputs import ReportPeer
 from dilocoxd.wire.messages import ProposeCommit
@@ -23,6 +24,7 @@ from tests.unit.machines.round_world import (
     process,
     proposal,
     ready,
+    view,
 )
 
 SOON = Monotonic(START + LIMITS.grace_min_s)
@@ -75,6 +77,38 @@ def test_who_has_not_joined_is_waited_for_longer_then_is_left_out_until_it_answe
     assert isinstance(looked(height, over), TakeUp) and height.book.records[C].has_missed_join
     height.book.joined(C)
     assert C in gathered_at(height).unready
+
+
+def test_who_is_silent_over_attempts_has_its_time_once_and_all_of_it_again_when_it_answers() -> None:
+    """Who follows others from one attempt to the next waits no longer than who stays in one (R6.2)."""
+    height = height_of(B, C)
+    offer(height)
+    timeout, patience = LIMITS.progress_timeout_s, LIMITS.coordinator_patience_s
+
+    def enters(index: int, after_s: float) -> Monotonic:
+        now = Monotonic(START + after_s)
+        height.attempt = RunningAttempt(Attempt(index), now)
+        height.say(ME, height.ready_message(), now)
+        height.say(B, ready(B, Attempt(index)), now)
+        looked(height, now)
+        return now
+
+    enters(0, 0.0)
+    later = enters(1, patience)
+    assert gathered_at(height).unready == {C: START + timeout}, "what it was silent for before counts"
+    on_ready(height, C, ready(None, Attempt(1)), "gathering", later)
+    assert not gathered_at(height).unready
+    again = enters(2, 2 * patience)
+    assert gathered_at(height).unready == {C: again + timeout}, "it has answered since"
+    height.stood_still(1.0)
+    height.book.stood_still(1.0)
+    assert gathered_at(height).unready == {C: again + timeout + 1.0}
+    height.book.see([view(B), view(C, is_live=False)], height.chain, again)
+    height.book.see([view(B), view(C)], height.chain, again)
+    enters(3, 3 * patience)
+    assert gathered_at(height).unready == {C: START + 3 * patience + timeout}, "it may just have come back"
+    height.book.reach(height.chain)
+    assert not height.book.awaited
 
 
 def test_later_attempt_of_a_live_peer_is_joined() -> None:

@@ -81,7 +81,7 @@ def gathered(chain: ChainView, *peers: PeerId, conflicts: frozenset[tuple[PeerId
     return Gathered(
         contributions={peer: contribution(peer) for peer in peers},
         awaited={},
-        unready=frozenset(),
+        unready={},
         absent=frozenset(),
         first_ready_at=START,
         attempt_started_at=START,

@@ -37,7 +37,7 @@ def gathered(*ready: PeerId, awaited: tuple[PeerId, ...] = (), unready: tuple[Pe
     return Gathered(
         contributions={peer: contribution(peer) for peer in ready},
         awaited=dict.fromkeys(awaited),
-        unready=frozenset(unready),
+        unready=dict.fromkeys(unready, Monotonic(10.0 + LIMITS.progress_timeout_s)),
         absent=frozenset(),
         first_ready_at=Monotonic(10.0),
         attempt_started_at=Monotonic(10.0),
