@@ -269,6 +269,10 @@ BUGS: dict[str, Bug] = {
         replaced(PeerBook, "joined", joins_late), replaced(PeerBook, "awaits", counts_on)
     ),
     "who gives slowly is asked for each payload": replaced(progress, "QUICK_PART", 1.0),
+    "who says of most that they do nothing goes first": replaced(
+        grouping, "_not_at_fault", lambda gathered: gathered.contributions.keys()
+    ),
+    "who goes on in time is not blamed": replaced(joining, "_withheld", lambda *given: ()),
     "ghosts are waited for in each round": replaced(PeerBook, "waited_in_vain", lambda self, **whom: None),
     "no time-out is moved after standing still": replaced(life, "LAG_S", float("inf")),
     "promise is not written": replaced(Node, "_persist_promise", lambda self, *given, **named: None),

@@ -73,6 +73,8 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
             "who_gives_attempts_up_and_goes_on_stops_no_round",
         ),
         ("ghosts are waited for in each round", "silent_ghosts_are_waited_for_once"),
+        ("who says of most that they do nothing goes first", "ready_ghosts_that_are_most_are_left_out"),
+        ("who goes on in time is not blamed", "ready_ghosts_that_are_most_are_left_out"),
         ("who is silent is waited for anew in each attempt", "lone_member_restarts_beside_silent_ghosts"),
         ("who answers has had its time all the same", "lone_branch_from_genesis_is_left_again"),
         ("who gives slowly is asked for each payload", "donors_within_half_of_their_time_do_not_hold_a_newcomer"),

@@ -272,6 +272,12 @@ class Exchange:
         inputs = {peer for peer in self.group if self._lacks_input(peer)}
         return frozenset((inputs or self._counts.lacking()) - {self.me})
 
+    def withheld_by(self) -> frozenset[PeerId]:
+        """Whose share of the first pass a segment of ours lacks: it waits for nobody else's."""
+        if not self.owned or self.pass_index > 0:
+            return frozenset()
+        return frozenset(peer for peer in self.group if peer != self.me and self._lacks_input(peer))
+
     def _lacks_input(self, peer: PeerId) -> bool:
         if peer == self.me:
             return bool(self.owned) and self.pass_index not in self.outbox

@@ -1,6 +1,6 @@
 """Pairs of peers that failed with each other lately and must not be in one group (protocol/06-rounds.md, R12)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,6 +39,15 @@ class Conflicts:
     def pairs(self, round_index: RoundIndex) -> frozenset[tuple[PeerId, PeerId]]:
         """Those that still count in this round."""
         return frozenset([pair for pair, last in self.until.items() if last >= round_index])
+
+    def at_fault(self, me: PeerId, among: Set[PeerId], round_index: RoundIndex) -> frozenset[PeerId]:
+        """Whom of these we blame ourselves; if that is everybody else, only those whom we blame in two attempts of one
+        round: the fault may be ours."""
+        own = [pair for pair, last in self.until.items() if pair[0] == me and last >= round_index]
+        blamed = {about for _, about in own} & among
+        if not among - blamed - {me}:
+            blamed &= {pair[1] for pair in own if self.spans[pair][1] < self.spans[pair][2]}
+        return frozenset(blamed)
 
     def repeated(self, round_index: RoundIndex) -> frozenset[tuple[PeerId, PeerId]]:
         """Those with complaints in two attempts of this round: one alone may be about a crash that is over."""

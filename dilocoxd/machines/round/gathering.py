@@ -158,6 +158,7 @@ def gathered_at(height: Height) -> Gathered:
         grace_s=book.pace.grace(height.limits),
         conflicts=pairs,
         recent_contributors=chain.electorate(evidence),
+        at_fault=book.conflicts.at_fault(height.me, contributions.keys(), chain.height) if pairs else frozenset(),
         on_probation=_longest_first(height, list(filter(fresh, contributions))) if chain.served else (),
     )
 

@@ -44,6 +44,8 @@ class Gathered(NamedTuple):
     conflicts: Set[tuple[PeerId, PeerId]]
     """(who complains, about whom): these two must not be in one group."""
     recent_contributors: Set[PeerId]
+    at_fault: Set[PeerId] = frozenset()
+    """Who of them is in no group with us by what we have seen ourselves."""
     on_probation: Sequence[PeerId] = ()
     """Of those in `contributions`; whom a group takes first comes first (M11)."""
 
@@ -122,7 +124,7 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     soon = Monotonic(gathered.attempt_started_at + ARRIVING.seconds(limits))
     if gathered.absent and now < soon:
         return Decision(None, f"{_live_peers(gathered.absent, 'is', 'are')} about to reach this height", soon)
-    usable = without_conflicts(gathered.contributions, gathered.conflicts, frozenset(gathered.on_probation))
+    usable = without_conflicts(_not_at_fault(gathered), gathered.conflicts, frozenset(gathered.on_probation))
     everybody = frozenset(gathered.contributions).difference(gathered.on_probation)
     recent = gathered.recent_contributors
     if limits.has_majority_quorum and missing_majority(usable, recent) and not missing_majority(everybody, recent):
@@ -136,6 +138,13 @@ def decide_group(gathered: Gathered, limits: RoundLimits, *, now: Monotonic) -> 
     ):
         return Decision(None, reason)
     return Decision(tuple(group), "group is complete" if not late else "grace for stragglers is over")
+
+
+def _not_at_fault(gathered: Gathered) -> Set[PeerId]:
+    """Those who offer, without whom we have seen to do nothing, if anybody is left who may go on. Their number must not
+    count: where they are most we are in most conflicts, and would go first (R12.12)."""
+    left = gathered.contributions.keys() - gathered.at_fault
+    return left if left.difference(gathered.on_probation) else gathered.contributions.keys()
 
 
 def _seniors_first(gathered: Gathered, usable: Set[PeerId], limits: RoundLimits) -> list[PeerId]:

@@ -8,6 +8,7 @@ from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.owners import assign_owners
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
+from dilocoxd.machines.peers.conflicts import CONFLICT_ROUNDS, Conflicts
 from dilocoxd.machines.peers.record import PeerRecords
 from dilocoxd.machines.peers.tips import AHEAD, BEHIND, FORK, SAME, UNAVAILABLE_MAX, Tips, relation
 from dilocoxd.machines.round.grouping import (
@@ -313,3 +314,24 @@ def test_who_said_meanwhile_that_it_is_here_is_here_after_a_recovery_that_moved_
     tips.hear(chain, C, RoundIndex(5), HEAD, Monotonic(1.0))
     tips.finished(chain, asked, Monotonic(2.0), has_moved=False)
     assert C in tips.here()
+
+
+def test_r12_whom_we_blame_ourselves_goes_first_however_many_they_are() -> None:
+    """Lab book of the simulator, 52: members that do nothing, and are most."""
+    conflicts = frozenset({(A, B), (A, C)})
+    reading = gathered(A, B, C, D)._replace(conflicts=conflicts)
+    assert peers_of(reading, 20.0)[0] == [B, C, D], "who complains about most goes, as anybody else sees it"
+    assert peers_of(reading._replace(at_fault=frozenset({B, C})), 20.0)[0] == [A, D]
+    alone = gathered(A, B)._replace(at_fault=frozenset({B}), on_probation=[A])
+    assert peers_of(alone, 20.0)[0] == [A, B], "nobody on probation goes on alone"
+
+
+def test_r12_whoever_blames_all_others_blames_them_twice_before_it_goes_on_alone() -> None:
+    book, now = Conflicts(), RoundIndex(5)
+    book.blame(A, [B, C], now, Attempt(1))
+    book.blame(D, [A], now, Attempt(1))
+    assert book.at_fault(A, {A, B, C, D}, now) == {B, C}
+    assert not book.at_fault(A, {A, B, C}, now), "the fault may be ours"
+    book.blame(A, [B, C], now, Attempt(2))
+    assert book.at_fault(A, {A, B, C}, now) == {B, C}
+    assert not book.at_fault(A, {A, B, C, D}, RoundIndex(now + CONFLICT_ROUNDS + 1))

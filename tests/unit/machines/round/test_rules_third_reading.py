@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 
-from dilocoxd.ids import Attempt, Digest, Monotonic, RoundIndex
+from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
+from dilocoxd.machines.exchange.facts import SegmentReceived
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, SegmentKey
 from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.exchanging import look as look_at_results
 from dilocoxd.machines.round.gathering import gathered_at, look
@@ -12,6 +14,7 @@ from dilocoxd.machines.round.outcomes import EXCHANGING, GATHERING, GiveUp, Wait
 from dilocoxd.machines.round.proposals import on_proposal
 from dilocoxd.wire.messages import ProposeCommit
 from tests.unit.machines.round_world import (
+    HASHES,
     LIMITS,
     ME,
     SHAPE,
@@ -76,6 +79,27 @@ def test_r5_needed_peer_that_goes_on_ends_the_attempt_though_membership_has_not_
     assert isinstance(found, GiveUp), "an observer that has not accepted may commit something else"
     height.book.see([view(B, is_live=False)], height.chain, START)
     assert on_ready(height, D, ready(attempt=1), EXCHANGING, START) is None, "nobody needs this one"
+
+
+def test_r12_who_goes_on_just_before_it_would_be_blamed_is_blamed_and_who_gave_its_share_is_not() -> None:
+    """Lab book of the simulator, 52."""
+    height = height_of(B, C)
+    told = proposal(ME, B, C)
+    height.own.inbox.open(told.contributions, ME)
+    exchange = begin_exchange(height, ME, B, C)
+    half = Monotonic(START + LIMITS.progress_timeout_s / 2)
+
+    def goes_on(peer: PeerId, now: Monotonic) -> set[PeerId]:
+        found = on_ready(height, peer, ready(peer, attempt=1), EXCHANGING, now)
+        assert isinstance(found, GiveUp) and not found.is_told
+        return set(found.blames)
+
+    assert not goes_on(B, Monotonic(half - 0.1)), "it may have a reason"
+    assert goes_on(B, half) == {B, C}, "neither waits for anybody with its share"
+    key = SegmentKey(KIND_CONTRIBUTION, height.round, height.attempt.index, 0, 0, told.contributions[1].phase)
+    exchange.on_segment(SegmentReceived(B, key, HASHES[0]))
+    assert not goes_on(B, half), "whoever gave its share has another reason"
+    assert goes_on(C, half) == {C}
 
 
 def test_r6_ready_from_a_branch_that_was_taken_back_is_an_answer() -> None:
