@@ -1,0 +1,74 @@
+"""Somebody who asks for the log without end: it is looked up for it as often as for others, and no more (S10, M9)."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.daemon.peers.serving import CHAIN_BYTES_MAX, LOG_EACH
+from dilocoxd.errors import PeerError, WireError
+from dilocoxd.ids import PeerId
+from dilocoxd.wire.entry import ENTRY_BYTES_MAX
+from tests.adversary.daemon import patched
+from tests.adversary.judge import PATIENCE_S, assert_rounds_go_on
+from tests.adversary.stranger import Stranger, stranger
+from tests.harness.running.run_directories import OPEN, found_run
+from tests.harness.running.sites import SiteProcess, sites
+
+pytestmark = pytest.mark.processes
+
+AT_ONCE = 16
+ENOUGH = 4 * LOG_EACH.burst
+"""Answers: more than anybody gets within QUICK_S."""
+QUICK_S = 12.0
+SLACK = 1 + AT_ONCE
+
+
+async def ask_without_end(me: Stranger, peer: PeerId) -> tuple[int, float]:
+    """For all entries, until ENOUGH answers or QUICK_S: (answers, seconds)."""
+    begun, answers = time.monotonic(), 0
+
+    def is_over() -> bool:
+        return answers >= ENOUGH or time.monotonic() - begun > QUICK_S
+
+    async def ask() -> None:
+        nonlocal answers
+        while not is_over():
+            try:
+                await me.fetch.fetch_bytes(peer, "chain/0", bytes_max=CHAIN_BYTES_MAX + ENTRY_BYTES_MAX)
+            except (PeerError, WireError) as refused:
+                assert "asked for more" in str(refused), refused
+            else:
+                answers += 1
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(AT_ONCE):
+            group.create_task(ask(), name=f"asks {number}")
+    return answers, time.monotonic() - begun
+
+
+async def greedy(folder: Path, victim: SiteProcess) -> tuple[int, float]:
+    """What a member that asks without end gets; and somebody else gets an answer meanwhile."""
+    async with stranger(folder / "greedy", victim) as me, stranger(folder / "other", victim) as other:
+        peer = await me.greet(victim)
+        await other.greet(victim)
+        asking = asyncio.create_task(ask_without_end(me, peer))
+        while not asking.done():
+            assert await other.fetch.fetch_bytes(peer, "chain/0", bytes_max=CHAIN_BYTES_MAX + ENTRY_BYTES_MAX)
+            await asyncio.wait([asking], timeout=1.0)
+        return await asking
+
+
+def test_reader_without_end_gets_its_part_and_no_more(tmp_path: Path) -> None:
+    site, hollow = found_run(tmp_path, "a", *OPEN), found_run(tmp_path, "h", *OPEN)
+    with sites(site, hollow):
+        site.start_without_model(0.5)
+        patched(hollow, "hole_serving", phase_s=0.5)
+        found = {}
+        for victim in (site, hollow):
+            victim.wait_height(1, PATIENCE_S)
+            answers, seconds = asyncio.run(greedy(tmp_path / f"s{victim.name}", victim))
+            found[victim.name] = answers - (LOG_EACH.burst + LOG_EACH.per_s * seconds)
+        assert_rounds_go_on(site)
+    assert found["a"] <= SLACK < found["h"], "answers beyond the budget of one peer"
