@@ -1,5 +1,6 @@
 """Turns the two configuration files into the settings of the parts: one place, so that no part reads files itself."""
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -136,6 +137,14 @@ def membership_of(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> bytes:
     if first is None:
         return b""
     data = read_membership(run_dir.membership)
+    if not data and first.threshold > 1:
+        place = shlex.quote(str(run_dir.path))
+        raise ConfigError(
+            f"{run_dir.path}: this site is no member of the run, which {first.threshold} of {len(first.keys)} authorities"
+            f" decide; bring as many keys with `dilocoxd authority import {place} FILE`, or one: then"
+            f" `dilocoxd invite {place}` writes what others sign, and the link that comes of it is for this site, too"
+            f" (`dilocoxd join LINK --dir {place}`)"
+        )
     if not data:
         raise ConfigError(
             f"{run_dir.path}: this site is no member of the run; join it with a link that `dilocoxd invite` makes at a"

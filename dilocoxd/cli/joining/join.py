@@ -84,12 +84,11 @@ def join(
     tables = site_tables(options, only_site_settings(options.pop("settings")), given)
     if directory is not None and not (Path(directory) / "run.toml").exists():
         check_new_run_dir(Path(directory), in_force(validated(SiteConfig, tables, source="options")))
-    tables.setdefault("network", {}).setdefault("bootstrap", list(target.addresses))
     with newcomer(target, directory) as who:
+        addresses = tuple(one for one in target.addresses if not one.endswith(f"/p2p/{who.peer}"))
+        tables.setdefault("network", {}).setdefault("bootstrap", list(addresses))
         access = who.access(timeout_s)
-        with StepAnnouncer(lambda text: click.echo(text, err=True), f"asking {asked_at(target)} for the run"):
-            manifest = fetched_manifest(who, timeout_s, directory)
-
+        manifest = who.own_manifest() if who.is_led_to_itself else asked_manifest(who, timeout_s, directory)
         tables = with_listed(tables, manifest, who)
         near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
 
@@ -138,6 +137,12 @@ def asked_at(target: Target) -> str:
     """Where, without the parts that only machines read."""
     places = [read_address(address) for address in target.addresses]
     return ", ".join(f"{one.host} port {one.port or DEFAULT_PORT}" for one in places)
+
+
+def asked_manifest(who: Newcomer, timeout_s: float, directory: str | None) -> Manifest:
+    """That of a peer, while the operator is told whom we ask. Raises ConfigError."""
+    with StepAnnouncer(lambda text: click.echo(text, err=True), f"asking {asked_at(who.target)} for the run"):
+        return fetched_manifest(who, timeout_s, directory)
 
 
 def fetched_manifest(who: Newcomer, timeout_s: float, directory: str | None = None) -> Manifest:

@@ -19,7 +19,7 @@ from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.authority_book import KnownChange, recalled
 from dilocoxd.machines.admission.certificates import check_membership
-from dilocoxd.store.admission import write_authorities, write_checkpoint, write_secret
+from dilocoxd.store.admission import read_authorities, write_authorities, write_checkpoint, write_secret
 from dilocoxd.store.credentials import IDENTITY, credential
 from dilocoxd.store.durable import write_file
 from dilocoxd.store.rundir import RunDir, open_run_dir
@@ -87,6 +87,23 @@ class Newcomer:
         if manifest.admission.mode != "invite" or self.proof is None:
             return False
         return self.proof.certificate.terms.authorities != manifest.sha256()
+
+    @property
+    def is_led_to_itself(self) -> bool:
+        """Whether the link is one that this very directory made, and that other authorities have signed: what it admits
+        to is here, and the founder of a run may be the first member of it."""
+        link = self.target.link
+        if link is None or link.invite is None or self.directory is None:
+            return False
+        is_own = link.address.endswith(f"/p2p/{self.peer}")
+        return is_own and load_manifest(self.directory.run_toml).sha256() == link.run
+
+    def own_manifest(self) -> Manifest:
+        """That of our directory, once the invite was found to be of its authorities. Raises ConfigError."""
+        assert self.directory is not None, "asked only where it is led to itself"
+        manifest = load_manifest(self.directory.run_toml)
+        self.check(manifest, read_authorities(self.directory.members_json)[0])
+        return manifest
 
     def check(self, manifest: Manifest, changes: Sequence[AuthorityChange] = ()) -> None:
         """Whether what a peer served is the run of the link, and the invite is that run's. Raises ConfigError."""

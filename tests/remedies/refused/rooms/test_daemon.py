@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from dilocoxd.api.connections import Connections, listening, tls_context
 from dilocoxd.cli.commands import announce_run
 from dilocoxd.config.api import ApiSection
+from dilocoxd.config.site import load_site
 from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.process.token import load_or_create_token
 from dilocoxd.daemon.settings import membership_of
@@ -33,7 +34,7 @@ from dilocoxd.store.admission import write_secret
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.swarm.direct.sockets import listen_on
-from dilocoxd.swarm.discovery.identity import create, load
+from dilocoxd.swarm.discovery.identity import create, load, load_or_create
 from dilocoxd.swarm.p2pd.binary import check_binary
 from dilocoxd.swarm.p2pd.settings import hold_ports
 from dilocoxd.swarm.p2pd.slim_import import import_slim
@@ -190,6 +191,32 @@ def test_a_site_that_is_no_member(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     anew = "init run/run.toml --host 127.0.0.1 --port 0 --dir anew --set admission.authorities=[]"
     invoke(*anew.split())
     require_member("anew")
+
+
+@pytest.mark.parametrize("is_each_alone", [False, True])
+def test_a_site_of_a_run_that_several_authorities_decide(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_each_alone: bool
+) -> None:
+    """Whoever founds it brings enough keys, or none but its own: the first member comes by a link of its own."""
+    monkeypatch.chdir(tmp_path)
+    keys = [invoke("authority", "new", name).output.strip() for name in ("one.key", "two.key")]
+    several = f'admission.authorities=["{keys[0]}","{keys[1]}"]'
+    invoke(*f"{INIT} run --api-port 0 --set {several} --set admission.threshold=2".split())
+    run_dir = open_run_dir(Path("run"))
+    manifest, site = run_dir.load()
+    with told("daemon/settings.py", "bring as many keys with `dilocoxd authority import"):
+        membership_of(run_dir, manifest, load_or_create(run_dir.identity(site)).peer_id)
+    invoke("authority", "import", "run", "one.key")
+    if is_each_alone:
+        invoke("invite", "run", "--uses", "2")
+        (request,) = Path().glob("invite-*.json")
+        invoke("authority", "sign", str(request), "two.key")
+        link = invoke("invite", "run", "--signed", str(request)).output.split("dilocoxd join ")[1].strip()
+        assert "asking" not in invoke("join", link, "--dir", "run", "--no-run").output
+        assert not load_site(run_dir.site_toml).network.bootstrap, "it asks itself for nobody"
+    else:
+        invoke("authority", "import", "run", "two.key")
+    assert membership_of(run_dir, manifest, load(run_dir.identity(site)).peer_id)
 
 
 async def test_paths_that_are_too_long_for_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
