@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import click
 
@@ -11,6 +12,7 @@ from dilocoxd.cli.client import client_for
 from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.screens.status import status_screen
 from dilocoxd.cli.show import json_option, target_argument, wide_option
+from dilocoxd.store.rundir import RunDir
 
 
 @click.command()
@@ -36,6 +38,8 @@ def status(target: str | None, is_wide: bool, as_json: bool) -> int:
 
 def for_others(status: Status, run_directory: str) -> str:
     """What others join with. `run_directory`: as it was given; empty if only the daemon's URL was."""
+    if status.admission == "invite" and run_directory and not RunDir(Path(run_directory)).authority_key.exists():
+        return "others are invited where an authority's key is; this site has none (dilocoxd members: who decides)"
     if status.admission == "invite":
         return f"invite others with: dilocoxd invite {shlex.quote(run_directory or 'RUN_DIR')}"
     return f"join with: dilocoxd join {status.join_address}"

@@ -140,8 +140,8 @@ def membership_of(run_dir: RunDir, manifest: Manifest, peer: PeerId) -> bytes:
     if not data and first.threshold > 1:
         place = shlex.quote(str(run_dir.path))
         raise ConfigError(
-            f"{run_dir.path}: this site is no member of the run, which {first.threshold} of {len(first.keys)} authorities"
-            f" decide; bring as many keys with `dilocoxd authority import {place} FILE`, or one: then"
+            f"{run_dir.path}: this site is no member of the run, and {first.threshold} of {len(first.keys)} authorities"
+            f" decide who is; bring as many keys with `dilocoxd authority import {place} FILE`, or one: then"
             f" `dilocoxd invite {place}` writes what others sign, and the link that comes of it is for this site, too"
             f" (`dilocoxd join LINK --dir {place}`)"
         )

@@ -18,7 +18,7 @@ from dilocoxd.wire.admission import Revocation
 
 LOOK_S: Final = 0.5
 EVICTED: Final = "evicted"
-REMEDY: Final = "ask an authority for a new invite, then `dilocoxd join LINK --dir RUN_DIR` here"
+REMEDY: Final = "ask an authority for a new invite, stop this daemon, then `dilocoxd join LINK --dir RUN_DIR`"
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,9 +85,17 @@ def test_status_shows_what_matters(url: str) -> None:
     ("given", "command"),
     [("", "dilocoxd invite RUN_DIR"), ("one", "dilocoxd invite one"), ("a b", "dilocoxd invite 'a b'")],
 )
-def test_the_command_that_invites_others_names_the_run_directory_that_was_given(given: str, command: str) -> None:
+def test_the_command_that_invites_others_names_the_run_directory_that_was_given(
+    given: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command was named where it is refused, too: at each site without an authority's key."""
+    monkeypatch.chdir(tmp_path)
     found = changed(VIEW.status(), admission="invite")
     assert isinstance(found, Status)
+    if given:
+        Path(given).mkdir()
+        assert "this site has none" in for_others(found, given)
+        (Path(given) / "authority.key").touch()
     assert for_others(found, given) == f"invite others with: {command}"
 
 
