@@ -53,6 +53,8 @@ class Exchange:
         )
         """Whose sum we wait for, or make."""
         self.owned: Final = tuple(s for s, owner in enumerate(self.owners) if owner == me)
+        self._num_partners: Final = len({*self.owners, *(self.group if self.owned else ())} - {me})
+        """Contributors that we bring something, or that bring us something."""
         self.pass_index = 0
         self.outbox: dict[int, tuple[Digest, ...]] = {}
         self.roots: Final = PassRoots(propose.contributions)
@@ -277,6 +279,13 @@ class Exchange:
         if not self.owned or self.pass_index > 0:
             return frozenset()
         return frozenset(peer for peer in self.group if peer != self.me and self._lacks_input(peer))
+
+    @property
+    def is_held_by_few(self) -> bool:
+        """Whether most of those with whom we have to do are done: they brought us all that they can, and have all that
+        we bring them. Where we ourselves are slow, that is not so: we bring all others their parts at the same time."""
+        busy = (self.owed_by() | self.transfers.owners_waiting()) & self.by_peer.keys()
+        return 0 < 2 * len(busy) <= self._num_partners
 
     def _lacks_input(self, peer: PeerId) -> bool:
         if peer == self.me:

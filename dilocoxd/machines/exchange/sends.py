@@ -4,10 +4,11 @@ A pause that is over, or was replaced by another, stays in the heap until it com
 """
 
 import heapq
+from collections import Counter
 from dataclasses import dataclass
 
 from dilocoxd.ids import Digest, Monotonic, PeerId
-from dilocoxd.machines.exchange.segments import SegmentKey
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, SegmentKey
 
 Target = tuple[PeerId, SegmentKey]
 
@@ -28,6 +29,8 @@ class OpenSends:
         self._open: dict[Target, _Transfer] = {}
         self._delivered: set[Target] = set()
         self._pauses: list[tuple[Monotonic, int, Target]] = []
+        self._shares: Counter[PeerId] = Counter()
+        """Of the open ones: contributions."""
 
     def begin(self, peer: PeerId, key: SegmentKey, sha256: Digest) -> bool:
         """False if it is under way or delivered already."""
@@ -35,6 +38,7 @@ class OpenSends:
             return False
         # What is delivered is never begun again: both together count what was begun.
         self._open[peer, key] = _Transfer(len(self._open) + len(self._delivered), sha256)
+        self._shares[peer] += key.kind == KIND_CONTRIBUTION
         return True
 
     def deliver(self, peer: PeerId, key: SegmentKey) -> bool:
@@ -42,7 +46,12 @@ class OpenSends:
         if self._open.pop((peer, key), None) is None:
             return False
         self._delivered.add((peer, key))
+        self._shares[peer] -= key.kind == KIND_CONTRIBUTION
         return True
+
+    def owners_waiting(self) -> set[PeerId]:
+        """Who has not confirmed all that it is to sum of ours."""
+        return {peer for peer, count in self._shares.items() if count}
 
     def fail(self, peer: PeerId, key: SegmentKey, retry_at: Monotonic) -> None:
         """It broke or was refused for now; nothing if it is not under way."""

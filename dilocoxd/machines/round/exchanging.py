@@ -3,6 +3,9 @@
 Who owes which bytes is decided in machines/exchange. Source: protocol/06-rounds.md, R9, R12; protocol/07-exchange.md.
 """
 
+from statistics import median_low
+from typing import Final
+
 from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.machines.exchange.exchange import Exchange
 from dilocoxd.machines.exchange.facts import (
@@ -31,6 +34,11 @@ from dilocoxd.machines.round.timers import (
     earliest,
 )
 from dilocoxd.wire.entry import Entry, entry_hash
+
+FEW_TIMEOUTS: Final = 8.0
+FEW_PHASES: Final = 4.0
+RESULTS_LONGER: Final = 1.5
+"""Who lacks results only waits so much longer: the owner may have been kept waiting itself, and can name by whom."""
 
 
 def look(height: Height, now: Monotonic) -> Outcome:
@@ -96,9 +104,35 @@ def _look_at_missing(height: Height, exchange: Exchange, now: Monotonic) -> Outc
     if now >= end and is_waiting_for_others:
         reason = f"no progress for {timer.seconds(limits):g} s, waited for {names or 'its own transfers'}"
         return GiveUp(reason, tuple(owing), orders=repeats)
-    later = [one for one in (left_behind_end, end) if one is not None and now < one]
+    few_end = _few_end(height, exchange, now, waits_for_input=waits_for_input)
+    if few_end is not None and now >= few_end and owing and is_waiting_for_others:
+        length = _few_s(height, waits_for_input=waits_for_input)
+        reason = f"most others are done since {length:g} s, waited for {names}"
+        return GiveUp(reason, tuple(owing), orders=repeats)
+    later = [one for one in (left_behind_end, few_end, end) if one is not None and now < one]
     until = earliest(exchange.next_retry(), *later)
     return Waiting(f"segments of {names}" if owing else "the outer worker", until, repeats)
+
+
+def _few_end(height: Height, exchange: Exchange, now: Monotonic, *, waits_for_input: bool) -> Monotonic | None:
+    """Until when those few are waited for who alone hold us up; None while they are not few (R12.13). Each segment is
+    progress: who brings one of a thousand just in time would else make a round last for hours, blamed by nobody."""
+    timers = height.attempt.timers
+    if not exchange.is_contributor or not exchange.is_held_by_few:
+        timers.stop(Mark.FEW_OWE)
+        return None
+    timers.start(Mark.FEW_OWE, now)
+    since = timers.since(Mark.FEW_OWE)
+    assert since is not None
+    return Monotonic(since + _few_s(height, waits_for_input=waits_for_input))
+
+
+def _few_s(height: Height, *, waits_for_input: bool) -> float:
+    """Some phases, by what the others say of their steps, and some progress time-outs at least."""
+    steps = [view.step_seconds for view in height.book.views().values() if view.is_live and view.step_seconds]
+    phase_s = height.chain.inner_steps * median_low(steps) if steps else 0.0
+    length = max(FEW_TIMEOUTS * height.limits.progress_timeout_s, FEW_PHASES * phase_s)
+    return length if waits_for_input else RESULTS_LONGER * length
 
 
 def _is_left_behind(height: Height, exchange: Exchange) -> bool:

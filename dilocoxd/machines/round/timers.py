@@ -29,6 +29,7 @@ class Mark(StrEnum):
     POSSIBLE = "a group or a finished lock is possible"
     LEFT_OUT = "a proposal without us is seen"
     PROGRESS = "anything moves in the exchange"
+    FEW_OWE = "most others are done with us, and few are not"
     VOTED_ON = "there is an entry to be voted on"
     DISPUTE = "votes differ"
 
@@ -63,6 +64,7 @@ UNANSWERED_LOCK: Final = Timer("unanswered lock", Mark.ATTEMPT, lambda of: of.pr
 LEFT_OUT: Final = Timer("left out", Mark.LEFT_OUT, lambda of: of.progress_timeout_s + of.vote_timeout_s)
 PROGRESS: Final = Timer("progress", Mark.PROGRESS, lambda of: of.progress_timeout_s)
 PROGRESS_OF_RESULTS: Final = Timer("progress of results", Mark.PROGRESS, lambda of: of.progress_timeout_s * 1.5)
+FEW_OWE: Final = Timer("few owe", Mark.FEW_OWE, None)
 LEFT_BEHIND: Final = Timer("left behind", Mark.PROGRESS, lambda of: of.progress_timeout_s / 4)
 TRANSFER: Final = Timer("transfer", None, lambda of: of.transfer_retry_s, "exchange.py", is_moved=False)
 VOTE: Final = Timer("vote", Mark.VOTED_ON, lambda of: of.vote_timeout_s)
@@ -74,7 +76,8 @@ LEAVE: Final = Timer("leave", Mark.LEAVE, lambda of: of.leave_timeout_s)
 
 TIMERS: Final = (
     REPEAT, GRACE, JOINING, ARRIVING, HEARD, ACQUAINTED, OTHER_CANDIDATE, COORDINATOR, UNANSWERED_LOCK, LEFT_OUT,
-    PROGRESS, PROGRESS_OF_RESULTS, LEFT_BEHIND, TRANSFER, VOTE, DISPUTE, BEHIND, RECOVERY_PAUSE, IGNORED, LEAVE,
+    PROGRESS, PROGRESS_OF_RESULTS, FEW_OWE, LEFT_BEHIND, TRANSFER, VOTE, DISPUTE, BEHIND, RECOVERY_PAUSE, IGNORED,
+    LEAVE,
 )  # fmt: skip
 
 

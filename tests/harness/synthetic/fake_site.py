@@ -6,6 +6,7 @@ over the applied payloads, so two sites have the same digest exactly when they a
 
 import asyncio
 import hashlib
+import itertools
 import os
 import random
 import time
@@ -39,7 +40,8 @@ from dilocoxd.wire.local.outer_worker import (
     StateReady,
 )
 
-LENGTHS = (3000, 1000)
+SHORT = 100
+LENGTHS = (SHORT,) * int(os.environ.get("FAKE_SEGMENTS", "0")) or (3000, 1000)
 TOTAL = sum(LENGTHS)
 HOLD_LOOK_S = 0.05
 SLOTS = int(os.environ.get("FAKE_SLOTS", "8"))
@@ -156,7 +158,8 @@ class FakeSite:
         self._in_flight = self._phase
         payload = self._rng.randbytes(TOTAL)
         self.buffers.write(OUTBOX, 0, payload)
-        hashes = tuple(hashlib.sha256(part).digest() for part in (payload[: LENGTHS[0]], payload[LENGTHS[0] :]))
+        ends = itertools.accumulate(LENGTHS)
+        hashes = tuple(hashlib.sha256(payload[e - n : e]).digest() for e, n in zip(ends, LENGTHS, strict=True))
         formed = ContributionFormed(0, self._phase, True, "", hashes, norm=1.0, residual_norm=0.0, seconds=0.0)
         loss = 2.0 + self._rng.random() + 4.0 / (1 + self._round)
         self._emit(PhaseClosed(phase=self._phase, inner_steps=1, tokens=10, mean_loss=loss, global_step=self._phase))
