@@ -235,8 +235,8 @@ class Manifest(Section):
             raise ValueError(
                 f"{checks} from contributions whose bytes are signed when they are offered, but with strategy.transform"
                 f" = {self.strategy.transform!r} and fragments = {self.strategy.fragments} they are encoded later;"
-                " set verify to 'none', or transform to 'identity' without fragments; or, so that nobody need be trusted"
-                " with a sum, reducer to 'gather' and verify to 'none'"
+                " set verify to 'none', or transform to 'identity' without fragments; or, so that nobody need be"
+                " trusted with a sum, reducer to 'gather' and verify to 'none'"
             )
 
     @property

@@ -200,6 +200,8 @@ def rotate(
         if terms.threshold < before.threshold:
             tell(f"warning: {terms.threshold} of the new authorities decide, {before.threshold} do now (--threshold)")
         request = new_request("authorities", terms, ring)
+        if not ring.is_enough:
+            request = request.joined(Path(f"authorities-{terms.number}.json"))
     else:
         if keys or threshold or void_invites:
             raise ConfigError("--signed takes the list from the file; leave --key, --threshold and --void-invites out")
@@ -217,6 +219,10 @@ def rotate(
     change = AuthorityChange(request.terms, request.signatures, ())
     body = {"change": encode_struct(change).hex()}
     click.echo(client_for(str(run_directory)).ask("/v1/control/change-authorities", CommandDone, body).text)
+    files = [shlex.quote(text) for text in keys if Path(text).exists()] or ["FILE"]
+    for file in files:
+        place = shlex.quote(str(run_directory))
+        click.echo(f"to invite and evict with a new key here: dilocoxd authority import {place} {file}")
     return 0
 
 

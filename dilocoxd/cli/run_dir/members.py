@@ -81,6 +81,12 @@ def invite(run_directory: Path, expires: str, uses: int, role: str, signed: Path
     if signed is not None:
         show_link(run_dir, manifest, _signed_token(run_dir, ring, signed))
         return 0
+    if not ring.keys and read_secret(run_dir.authority_key):
+        keys = ", ".join(key.hex()[:16] for key in ring.authorities.keys)
+        raise ConfigError(
+            f"{run_dir.authority_key}: holds keys of authorities that were replaced; bring one of those that decide now"
+            f" (list {ring.authorities.number}: {keys}) with `dilocoxd authority import`"
+        )
     if not ring.keys:
         raise ConfigError(
             f"{run_dir.authority_key}: this site has no authority's key, so it cannot invite; ask the run's founder, or"
@@ -234,7 +240,10 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
         click.echo(client.ask("/v1/control/vote-eviction", CommandDone, {"peer_id": row.peer_id}).text)
         return 0
     terms = RevocationTerms(manifest.sha256(), row.peer_id, int(row.serial, 16))  # type: ignore[arg-type]
+    path = Path(f"evict-{terms.peer[-8:]}.json")
     request = new_request("evict", terms, ring) if signed is None else load_request(signed)
+    if signed is None and not ring.is_enough:
+        request = request.joined(path)
     if request.terms != terms:
         raise ConfigError(f"{signed}: is no eviction of {site}; give the file that `dilocoxd evict {site}` wrote")
     revocation = Revocation(terms, request.signatures, ())
@@ -246,11 +255,12 @@ def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> in
                 f"{signed}: {error.detail}; have it signed with `dilocoxd authority sign`, or leave --signed out"
                 " where enough keys are"
             ) from error
-        path = Path(f"evict-{terms.peer[-8:]}.json")
         request.save(path)
         click.echo(f"{len(request.signatures)} of {ring.authorities.threshold} authorities have signed {path}")
         click.echo(f"have the others run: dilocoxd authority sign {path} KEY_FILE")
-        click.echo(f"then:                dilocoxd evict {site} {shlex.quote(str(run_directory))} --signed {path}")
+        click.echo(
+            f"then:                dilocoxd evict {shlex.quote(site)} {shlex.quote(str(run_directory))} --signed {path}"
+        )
         return 0
     body = {"revocation": encode_struct(revocation).hex()}
     click.echo(client.ask("/v1/control/evict", CommandDone, body).text)

@@ -66,6 +66,21 @@ class SigningRequest:
         found |= {place: AuthoritySignature(place, key.sign(self.text)) for place, key in places.items()}
         return replace(self, signatures=tuple(found[place] for place in sorted(found)))
 
+    def joined(self, path: Path) -> "SigningRequest":
+        """With the signatures in the file at `path`, where `save` would replace it: those of others, for the same.
+
+        Raises ConfigError if it asks for something else."""
+        if not path.exists():
+            return self
+        there = load_request(path)
+        if (there.terms, there.authorities) != (self.terms, self.authorities):
+            raise ConfigError(
+                f"{path} is here already and asks for {there.in_words()}, signed by {len(there.signatures)}; take that"
+                " with --signed, or move the file away and give the command again"
+            )
+        found = {one.authority: one for one in (*there.signatures, *self.signatures)}
+        return replace(self, signatures=tuple(found[place] for place in sorted(found)))
+
     def save(self, path: Path) -> None:
         """Write the file."""
         table = {

@@ -31,6 +31,7 @@ ELSEWHERE: Final = {
     ("cli/joining/newcomer.py", "the invite of the link cannot be used"): PARTS,
     ("cli/model/first_state.py", "files of weights"): PARTS,
     ("cli/run_dir/admission.py", "remove it, the others tell what was in it"): PARTS,
+    ("cli/run_dir/members.py", "bring one of those that decide now"): PARTS,
     ("config/addresses.py", "give an IP address of this machine with --host"): PARTS,
     ("config/tokens/index.py", "make one with `dilocoxd data pack`"): PARTS,
     ("store/rundir.py", "or give all of it to this one with `chown -R`"): OWNERS,

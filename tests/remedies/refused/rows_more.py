@@ -48,6 +48,10 @@ MORE_ROWS: Final = (
         f"{INIT} new --set admission.threshold=2",
         "authority new four.key\nauthority new five.key\n"
         f'{INIT} new --set admission.threshold=2 --set admission.authorities=["@four.key","@five.key"]'),
+    Row("cli/run_dir/requests.py", "or move the file away and give the command again",
+        "authority rotate half --key two.key",
+        "$ mv authorities-1.json earlier.json\nauthority rotate half --key two.key",
+        "authority rotate half --key three.key"),
     Row("cli/cluster/node.py", "would have no place for anything; give one of them", f"{NODE} --parts 0 --stages 0",
         f"{NODE} --parts 1 --stages 0"),
     Row("cli/cluster/node.py", "other sites are told an IP address; give that of", f"{NODE} --announce localhost",

@@ -203,3 +203,16 @@ def test_authorities_sign_a_new_list_before_a_daemon_is_asked(here: Path) -> Non
     invoke("authority", "sign", "authorities-1.json", "two.key")
     with pytest.raises(ConfigError, match=r"config set half api\.port=8080`, and start it again"):
         invoke("authority", "rotate", "half", "--signed", "authorities-1.json")
+
+
+def test_a_request_that_is_made_again_keeps_what_others_have_signed(here: Path) -> None:
+    """The file has the same name, and was replaced by one with our signature alone."""
+    invoke("config", "set", "half", "api.port=0")
+    again = ("authority", "rotate", "half", "--key", "three.key")
+    invoke(*again)
+    signed = invoke("authority", "sign", "authorities-1.json", "two.key").output
+    assert "signed by 2 of 2" in signed
+    before = Path("authorities-1.json").read_text()
+    with pytest.raises(ConfigError, match=r"config set half api\.port=8080`, and start it again"):
+        invoke(*again)  # nobody's signature is missing: it asks the daemon
+    assert Path("authorities-1.json").read_text() == before

@@ -10,17 +10,18 @@ from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.joining.newcomer import Newcomer, read_target
 from dilocoxd.cli.joining.text import given_text
 from dilocoxd.cli.model.first_state import joined_first_state
+from dilocoxd.cli.run_dir.admission import read_keys
 from dilocoxd.config.addresses import listen_ip
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.tokens.files import files_of
-from dilocoxd.store.admission import write_authorities
+from dilocoxd.store.admission import read_secret, write_authorities
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.swarm.discovery.bootstrap import Access
 from dilocoxd.swarm.discovery.identity import load
 from dilocoxd.wire.admission import AuthoritySignature, MembershipProof
-from dilocoxd.wire.authorities import AuthorityChange, AuthorityTerms
+from dilocoxd.wire.authorities import AuthorityChange, AuthorityTerms, authorities_text, change_hash
 from dilocoxd.wire.join_link import read_link
 from tests.harness.published.directory import LINES
 from tests.harness.published.prepared_here import prepared_here
@@ -126,6 +127,20 @@ def test_authorities_that_nobody_signed(founded: Manifest) -> None:
     with refused("cli/run_dir/admission.py", "remove it, the others tell what was in it"):
         invoke("invite", "run")
     run_dir.members_json.unlink()
+    invoke("invite", "run")
+
+
+def test_key_of_authorities_that_were_replaced(founded: Manifest) -> None:
+    """It was told that it has no key, and to bring the one that it has."""
+    run_dir = open_run_dir(Path("run"))
+    (old,) = read_keys(read_secret(run_dir.authority_key), "run")
+    public = bytes.fromhex(invoke("authority", "new", "new.key").output.strip())
+    terms = AuthorityTerms(founded.sha256(), 1, founded.sha256(), (public,), 1, 0)
+    change = AuthorityChange(terms, (AuthoritySignature(0, old.sign(authorities_text(terms))),), ())
+    write_authorities(run_dir.members_json, [change], [change_hash(terms)])
+    with refused("cli/run_dir/members.py", "bring one of those that decide now"):
+        invoke("invite", "run")
+    invoke("authority", "import", "run", "new.key")
     invoke("invite", "run")
 
 
