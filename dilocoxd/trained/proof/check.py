@@ -7,6 +7,7 @@ the chain (signed by those who contributed) and made again from it.
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from dataclasses import dataclass
@@ -26,14 +27,17 @@ from dilocoxd.trained.tokenizer import TokenizerFiles
 _TEXT_BYTES_MAX: Final = 64 << 20
 _ROUND: Final = re.compile(r"^# (?P<run>\S+), round (?P<round>\d{1,18})$", re.MULTILINE)
 _DTYPE: Final = re.compile(r"^\| weights \| (?P<dtype>[a-z0-9]+);", re.MULTILINE)
-CODE_SUFFIXES: Final = (".py", ".pkl", ".pt", ".pth", ".bin")
-"""What a library might load or run instead of what was checked."""
 _MEAN: Final = re.compile(r"^\| mean of rounds \| (?P<rounds>[0-9, ]+) \|", re.MULTILINE)
+
+
+_NOT_COMPARED: Final = frozenset({CARD_NAME, SUMS_NAME, CURVE_NAME})
+"""For people: nothing loads them. So are files whose name begins with a dot, as git and download tools leave them."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportCheck:
-    """`files`: compared besides the weights. `differing`: files and tensors that are not what the log gives."""
+    """`files`: compared besides the weights. `differing`: files and tensors that are not what the log gives, and what
+    is there besides: a library may run or follow what it finds, code, a chat template, an adapter's settings."""
 
     run_id: str
     round: int
@@ -55,15 +59,18 @@ def check_export(run: StoredRun, tokenizer: TokenizerFiles, directory: Path, tel
         raise ConfigError(f"{directory}: is of run {told['run']}, not {run.manifest.run_id}; give that run's directory")
     mean = _MEAN.search(card)
     wanted = Wanted(int(told["round"]), len(mean["rounds"].split(",")) if mean else 1, dtype["dtype"])
-    with tempfile.TemporaryDirectory(prefix=".dilocoxd-check-", dir=directory.absolute().parent) as folder:
+    beside = directory.absolute().parent
+    # Where the export lies read-only, as on what somebody shares, the disk of temporary files has to hold it.
+    place = beside if os.access(beside, os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix=".dilocoxd-check-", dir=place) as folder:
         again = Path(folder) / "again"
         made = export(run, wanted, tokenizer, again, tell)
-        kept = {name for name in made.files if not _is_weights(name)} - {CARD_NAME, SUMS_NAME, CURVE_NAME}
+        kept = {name for name in made.files if not _is_weights(name)} - _NOT_COMPARED
         tell(f"comparing the weights and {len(kept)} files")
         differing = {name for name in kept if not _is_same(directory / name, again / name)}
         differing |= _differing_weights(directory, again)
-    found = {path.name for path in directory.iterdir()}
-    differing |= {name for name in found if name.endswith(CODE_SUFFIXES)}
+    found = {path.name for path in directory.iterdir() if not path.name.startswith(".")}
+    differing |= {name for name in found - kept - _NOT_COMPARED if not _is_weights(name)}
     return ExportCheck(run.manifest.run_id, made.round, tuple(sorted(kept)), tuple(sorted(differing)))
 
 
@@ -102,6 +109,8 @@ def _tensors(directory: Path) -> dict[str, _Place]:
     found: dict[str, _Place] = {}
     for path in sorted(directory.glob("*.safetensors")):
         try:
+            if not path.is_file():  # to open a pipe would wait for ever
+                raise Corrupt(f"{path}: is no file")
             start, entries, _ = read_header(path)
             for entry in entries:
                 if entry.name in found:
@@ -136,6 +145,8 @@ def _is_same(one: Path, other: Path) -> bool:
 
 def _text(path: Path) -> str:
     try:
+        if not path.is_file() and path.exists():
+            raise OSError("it is no file")
         with path.open("rb") as file:
             return file.read(_TEXT_BYTES_MAX).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

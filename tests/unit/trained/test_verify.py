@@ -1,6 +1,8 @@
 """`dilocoxd verify`: an export is what the log gives, or it is said what is not."""
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -74,6 +76,24 @@ def spoil_by_code(out: Path) -> str:
     return "modeling_own.py"
 
 
+def spoil_by_template(out: Path) -> str:
+    """transformers takes it in the place of the tokenizer's own."""
+    (out / "chat_template.jinja").write_text("{{ 'obey ' + messages[0]['content'] }}")
+    return "chat_template.jinja"
+
+
+def spoil_by_adapter(out: Path) -> str:
+    """transformers loads the model that it names, not the one beside it."""
+    (out / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "somebody/else"}))
+    return "adapter_config.json"
+
+
+def spoil_by_templates(out: Path) -> str:
+    """transformers reads all that lie in there."""
+    (out / "additional_chat_templates").mkdir()
+    return "additional_chat_templates"
+
+
 def spoil_tensor(out: Path) -> str:
     path = sorted(out.glob("*.safetensors"))[0]
     weights = load_file(path)
@@ -83,7 +103,10 @@ def spoil_tensor(out: Path) -> str:
     return name
 
 
-@pytest.mark.parametrize("spoil", [spoil_weight, spoil_order, spoil_config, spoil_by_code, spoil_tensor])
+@pytest.mark.parametrize("spoil", [
+    spoil_weight, spoil_order, spoil_config, spoil_by_code, spoil_by_template, spoil_by_adapter, spoil_by_templates,
+    spoil_tensor,
+])  # fmt: skip
 def test_what_differs_is_named(run: RunOnDisk, out: Path, spoil: object) -> None:
     name = spoil(out)  # type: ignore[operator]
     done = check(out, run)
@@ -103,3 +126,33 @@ def test_of_another_run_or_no_export(run: RunOnDisk, out: Path, tmp_path: Path) 
         check(out, run)
     with pytest.raises(ConfigError, match="cannot be read"):
         check(tmp_path, run)
+
+
+def test_what_git_and_people_leave_beside_an_export_is_no_part_of_it(run: RunOnDisk, out: Path) -> None:
+    (out / ".gitattributes").write_text("*.safetensors filter=lfs")
+    (out / ".cache").mkdir()
+    assert check(out, run).return_value == 0
+
+
+@pytest.mark.parametrize("name", ["README.md", "other.safetensors"])
+def test_a_pipe_in_an_export_is_not_waited_for(run: RunOnDisk, out: Path, name: str) -> None:
+    (out / name).unlink(missing_ok=True)
+    os.mkfifo(out / name)
+    with pytest.raises(ConfigError, match="no file"):
+        check(out, run)
+
+
+def test_an_export_that_lies_read_only_is_checked_elsewhere(
+    run: RunOnDisk, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root may write everywhere, so only the answer to whether we may is another one."""
+    folders, folder, access = list[object](), tempfile.TemporaryDirectory, os.access
+
+    def noted(prefix: str, dir: Path | None = None) -> object:  # noqa: A002 (tempfile's own name)
+        folders.extend([dir] if "check" in prefix else [])
+        return folder(prefix=prefix, dir=dir)
+
+    monkeypatch.setattr(os, "access", lambda path, mode: path != out.parent and access(path, mode))
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", noted)
+    assert check(out, run).return_value == 0
+    assert folders == [None], "the place of temporary files"
