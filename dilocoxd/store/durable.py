@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -127,13 +128,15 @@ def hidden_folder(place: Path, suffix: str = TEMPORARY_SUFFIX) -> Iterator[Path]
     Raises ConfigError if another process has it, OSError.
     """
     path = place.absolute().with_name(f".{place.absolute().name}{suffix}")
+    if path.is_symlink():  # what it leads to would be cleared: somebody's folder
+        raise ConfigError(f"{path}: is a link, where a folder for unfinished work would be; remove it")
     path.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         _lock(descriptor, path, place)
         try:
-            for left in path.iterdir():
-                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+            for left in os.listdir(descriptor):  # not by its path, which may lead elsewhere by now
+                _remove(left, descriptor)
             yield path
         finally:
             # What was renamed is not here any more, and another process may have made its own folder since.
@@ -141,6 +144,13 @@ def hidden_folder(place: Path, suffix: str = TEMPORARY_SUFFIX) -> Iterator[Path]
                 shutil.rmtree(path, ignore_errors=True)
     finally:
         os.close(descriptor)
+
+
+def _remove(name: str, folder: int) -> None:
+    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        shutil.rmtree(name, dir_fd=folder)
+    else:
+        os.unlink(name, dir_fd=folder)
 
 
 def _lock(descriptor: int, path: Path, place: Path) -> None:
@@ -155,6 +165,6 @@ def _lock(descriptor: int, path: Path, place: Path) -> None:
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.lstat())
     except FileNotFoundError:
         return False

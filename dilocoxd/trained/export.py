@@ -7,6 +7,7 @@ can be refused without reading the weights is refused first.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,10 +65,11 @@ def export(run: StoredRun, wanted: Wanted, tokenizer: TokenizerFiles, out: Path,
     there is nothing at `out`.
     """
     require_free(out)
-    place = out.absolute()  # the kernel removes no ".", and whoever stands in it stands nowhere then
+    # The kernel removes no "." and no link, and whoever stands in a folder stands nowhere once it is gone.
+    place = Path(os.path.realpath(out))
     averaged_rounds(newest_round(run) if wanted.round is None else wanted.round, wanted.average)
     try:
-        with hidden_folder(out) as folder:
+        with hidden_folder(place) as folder:
             require_free(out)  # again: another process may have just ended
             anchor, chain = _chosen(run, wanted, folder / ".rebuilt", tell)
             files = _write_all(run, wanted, tokenizer, (anchor, chain), folder)

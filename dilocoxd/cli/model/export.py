@@ -17,6 +17,8 @@ from dilocoxd.errors import PeerError
 NOW_TIMEOUT_S = 600.0
 """For --now: a snapshot of a large model takes minutes to write."""
 LOOK_S = 0.5
+LARGEST_GB = 1e9
+"""No file is larger."""
 
 
 @click.command()
@@ -64,7 +66,7 @@ def export(
     files = tokenizer_of(run, tokenizer, cache)
     if now:
         number = _snapshot_now(client_for(str(path)))
-    wanted = Wanted(number, average, dtype, int(shard_gb * 1e9))
+    wanted = Wanted(number, average, dtype, int(min(shard_gb, LARGEST_GB) * 1e9))
     done = write_model(run, wanted, files, out, lambda text: click.echo(f"export: {text}", err=True))
     if as_json:
         found = {

@@ -39,3 +39,13 @@ def test_what_was_renamed_stays_and_so_does_the_next_one(tmp_path: Path) -> None
     assert (tmp_path / "model" / "mine").read_text() == "mine"
     assert (tmp_path / "later" / "theirs").read_text() == "theirs"
     assert folder.is_dir()
+
+
+def test_a_link_in_its_place_costs_nobody_a_file(tmp_path: Path) -> None:
+    """In a folder that others write to, one of them may have put it there."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "letters").write_text("mine")
+    (tmp_path / ".model.tmp").symlink_to(tmp_path / "home")
+    with pytest.raises(ConfigError, match="is a link"), hidden_folder(tmp_path / "model"):
+        pass
+    assert (tmp_path / "home" / "letters").read_text() == "mine"

@@ -224,6 +224,24 @@ def test_files_without_a_size_are_refused(run: RunOnDisk, tmp_path: Path, size: 
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_size_beyond_all_files_is_one_file(run: RunOnDisk, tmp_path: Path) -> None:
+    assert export(run, tmp_path / "out", "--shard-gb", "1e300").exit_code == 0
+    assert [path.name for path in (tmp_path / "out").glob("*.safetensors")] == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("is_made", [True, False])
+def test_a_link_to_a_place_on_another_disk_may_be_named(run: RunOnDisk, tmp_path: Path, *, is_made: bool) -> None:
+    """What is unfinished lies beside the place itself: a rename reaches no other disk."""
+    (tmp_path / "large").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "large" / "model")
+    if is_made:
+        (tmp_path / "large" / "model").mkdir()
+    assert export(run, tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out").is_symlink()
+    assert torch.equal(flat(run, tmp_path / "large" / "model"), run.anchors[4])
+    assert [path.name for path in (tmp_path / "large").iterdir()] == ["model"]
+
+
 def test_what_a_killed_export_left_is_cleared_away(run: RunOnDisk, tmp_path: Path) -> None:
     (tmp_path / ".out.tmp" / "below").mkdir(parents=True)
     (tmp_path / ".out.tmp" / "model.safetensors").write_bytes(b"half")
