@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,7 +24,10 @@ from dilocoxd.trainer.data import DataConfig, TokenizerConfig, prepare
 from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
 from dilocoxd.trainer.data.sources import SourceOrder, sources_of
 from dilocoxd.trainer.data.targets import cross_entropy, mean_over, share_trained
-from dilocoxd.trainer.tokens.vocabulary import whole_texts
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, require_known, whole_texts
+
+_TEXT_BYTES_MAX: Final = 64 << 20
+"""The library needs a hundred bytes of memory for each token of a text, and a model hours for so much on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,18 @@ def total_loss(model: StageModule, ids: Sequence[int], seq_len: int) -> tuple[fl
 
 
 def measure_text(run: StoredRun, number: int | None, files: TokenizerFiles, path: Path, tell: Tell) -> Measured:
-    """Perplexity on a text file. Raises ConfigError for a file that is no text or too short, and as `load_model`."""
+    """Perplexity on a text file. Raises ConfigError for a file that is no text, too short or too long, for a tokenizer
+    that is none or not the model's, and as `load_model`."""
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_TEXT_BYTES_MAX + 1)
+        if len(data) > _TEXT_BYTES_MAX:
+            raise ConfigError(f"{path}: has more than {_TEXT_BYTES_MAX >> 20} MiB; give a part of it")
+        text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")  # as a file opened for text gives it
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error}); give a text file") from error
-    ids = whole_texts(Tokenizer.from_file(str(files.path))).encode(text).ids
+    ids = whole_texts(load_tokenizer(files.path)).encode(text).ids
+    require_known(ids, run.manifest.model.vocab_size, files.path)
     if len(ids) < 2:
         raise ConfigError(f"{path}: has {len(ids)} tokens, at least 2 are needed to predict one; give a longer text")
     model, anchor = load_model(run, number, tell)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from tokenizers import Tokenizer
 
@@ -13,7 +14,7 @@ from dilocoxd.trained.found import StoredRun
 from dilocoxd.trained.load import load_model
 from dilocoxd.trained.tokenizer import TokenizerFiles
 from dilocoxd.trainer.generate import Sampling, sampled
-from dilocoxd.trainer.tokens.vocabulary import whole_texts
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, require_known, whole_texts
 
 __all__ = ["Sampling", "generate"]
 
@@ -27,10 +28,12 @@ def generate(
 ) -> Iterator[tuple[int, str]]:
     """(number of the prompt, next piece of its text), prompt by prompt. Ends at the tokenizer's end-of-text token.
 
-    Raises ConfigError for a prompt without a token, and as `load_model`.
+    Raises ConfigError for a prompt without a token, for a tokenizer that is none or not the model's, and as
+    `load_model`.
     """
-    tokenizer = whole_texts(Tokenizer.from_file(str(files.path)))
+    tokenizer = whole_texts(load_tokenizer(files.path))
     starts = [tokenizer.encode(prompt).ids for prompt in prompts]
+    require_known(chain.from_iterable(starts), run.manifest.model.vocab_size, files.path)
     for prompt, ids in zip(prompts, starts, strict=True):
         if not ids:
             raise ConfigError(f"prompt {prompt!r} has no token; give at least a character")

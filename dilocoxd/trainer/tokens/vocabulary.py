@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -77,6 +78,16 @@ def whole_texts(tokenizer: Tokenizer) -> Tokenizer:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def require_known(ids: Iterable[int], vocab_size: int, tokenizer: Path) -> None:
+    """Refuse ids for which a model of so many tokens has no row. Raises ConfigError."""
+    largest = max(ids, default=-1)
+    if largest >= vocab_size:
+        raise ConfigError(
+            f"{tokenizer}: it gives token {largest}, and the model knows {vocab_size}; give the tokenizer that belongs"
+            " to the model"
+        )
 
 
 def tokenizer_file(path: Path) -> Path:

@@ -19,6 +19,7 @@ from dilocoxd.cli.exit_codes import INTERRUPTED
 from dilocoxd.cli.main import cli
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, StageModule
+from dilocoxd.trained import measure
 from dilocoxd.trained.measure import total_loss
 from dilocoxd.trained.text import pieces
 from dilocoxd.trainer.data import PreparedData
@@ -173,6 +174,28 @@ def test_a_file_that_is_no_text_is_named(run: RunOnDisk, tmp_path: Path, data: b
     (tmp_path / "text").write_bytes(data)
     with pytest.raises(ConfigError, match=words):
         invoke("evaluate", str(run.run_dir.path), "--text", str(tmp_path / "text"))
+
+
+def test_a_text_without_an_end_is_not_read_to_its_end(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """/dev/zero is valid UTF-8 and has no size."""
+    monkeypatch.setattr(measure, "_TEXT_BYTES_MAX", 1 << 20)
+    with pytest.raises(ConfigError, match="/dev/zero: has more than 1 MiB; give a part of it"):
+        invoke("evaluate", str(run.run_dir.path), "--text", "/dev/zero")
+
+
+@pytest.mark.parametrize(("options", "is_other"), [(("generate", "--prompt", PROMPT), True), (("evaluate",), True),
+                                                   (("generate",), False), (("evaluate",), False)])  # fmt: skip
+def test_a_tokenizer_that_is_none_or_not_the_models_is_named(
+    run: RunOnDisk, tmp_path: Path, options: tuple[str, ...], *, is_other: bool
+) -> None:
+    table = json.loads((run.run_dir.path / "tokenizer" / "tokenizer.json").read_text())
+    table["model"] |= {"vocab": {word: 1000 + number for word, number in table["model"]["vocab"].items()}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table) if is_other else "{")
+    (tmp_path / "text").write_text("".join(TEXT[:3]))
+    text = ("--text", str(tmp_path / "text")) if options[0] == "evaluate" else ()
+    words = r"it gives token 1\d+, and the model knows" if is_other else "is no tokenizer"
+    with pytest.raises(ConfigError, match=words):
+        invoke(options[0], str(run.run_dir.path), *options[1:], *text, "--tokenizer", str(tmp_path))
 
 
 def test_an_empty_prompt_is_refused(run: RunOnDisk) -> None:

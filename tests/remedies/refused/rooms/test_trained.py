@@ -82,6 +82,10 @@ def test_rounds_to_export(run: str) -> None:
     invoke("export", run, "--out", "out")
     with told("store/durable.py", "wait for that one, or give another place"), hidden_folder(Path("last"), ".tmp"):
         invoke("export", run, "--out", "last")
+    Path(".last.tmp").symlink_to("run")
+    with told("store/durable.py", "is a link, where a folder for unfinished work would be; remove it"):
+        invoke("export", run, "--out", "last")
+    Path(".last.tmp").unlink()
     invoke("export", run, "--out", "last")
 
 
@@ -224,7 +228,17 @@ def test_texts_to_measure_and_to_go_on(run: str) -> None:
     Path("short").write_text("")
     with told("trained/measure.py", "give a longer text"):
         invoke("evaluate", run, "--text", "short")
+    Path("long").write_bytes(b"word " * (13 << 20))
+    with told("trained/measure.py", "MiB; give a part of it"):
+        invoke("evaluate", run, "--text", "long")
     invoke("evaluate", run, "--text", "text.txt")
+    table = json.loads(Path("run/tokenizer/tokenizer.json").read_text())
+    table["model"] |= {"vocab": {word: 1000 + number for word, number in table["model"]["vocab"].items()}}
+    Path("other").mkdir()
+    Path("other/tokenizer.json").write_text(json.dumps(table))
+    with told("trainer/tokens/vocabulary.py", "give the tokenizer that belongs to the model"):
+        invoke("evaluate", run, "--text", "text.txt", "--tokenizer", "other")
+    invoke("evaluate", run, "--text", "text.txt", "--tokenizer", "run/tokenizer")
     with told("trained/text.py", "give at least a character"):
         invoke("generate", run, "--prompt", "")
     invoke("generate", run, "--prompt", "a", "--max-tokens", "2")
