@@ -10,7 +10,6 @@ import fcntl
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -135,8 +134,7 @@ def hidden_folder(place: Path, suffix: str = TEMPORARY_SUFFIX) -> Iterator[Path]
     try:
         _lock(descriptor, path, place)
         try:
-            for left in os.listdir(descriptor):  # not by its path, which may lead elsewhere by now
-                _remove(left, descriptor)
+            _clear(descriptor)
             yield path
         finally:
             # What was renamed is not here any more, and another process may have made its own folder since.
@@ -146,11 +144,15 @@ def hidden_folder(place: Path, suffix: str = TEMPORARY_SUFFIX) -> Iterator[Path]
         os.close(descriptor)
 
 
-def _remove(name: str, folder: int) -> None:
-    if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-        shutil.rmtree(name, dir_fd=folder)
-    else:
-        os.unlink(name, dir_fd=folder)
+def _clear(folder: int) -> None:
+    """Not by its path, which may lead elsewhere by now."""
+    with os.scandir(folder) as entries:
+        left = list(entries)
+    for entry in left:
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.name, dir_fd=folder)
+        else:
+            os.unlink(entry.name, dir_fd=folder)
 
 
 def _lock(descriptor: int, path: Path, place: Path) -> None:
