@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens.folders import files_below, require_text
+from dilocoxd.trainer.tokens.folders import files_below, require_file, require_text
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TABLE_SUFFIXES
 
 Progress = Callable[[str], None]
@@ -88,6 +88,8 @@ def _read_user_text(path: Path, progress: Progress) -> str:
             progress(f"left out: {count} files *{suffix} in {path}; `dilocoxd data pack` reads more kinds")
     elif path.suffix in (*LINES_SUFFIXES, *TABLE_SUFFIXES, ".gz"):
         raise ConfigError(f"{path} is no plain text: pack it with `dilocoxd data pack`, and give the store")
+    for file in files:
+        require_file(file)
     try:
         if sum(file.stat().st_size for file in files) > _TEXT_BYTES_MAX:
             raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -66,6 +67,19 @@ def require_free(out: Path, *, plan: Path | None = None) -> None:
     # What holds no plan yet has packed nothing: whatever else is there is somebody's.
     if (names - {plan.parent.name} and not plan.exists()) if plan is not None else names:
         raise ConfigError(f"{out} has other files in it; give an empty folder, or one that does not exist")
+
+
+def require_file(path: Path) -> None:
+    """Refuse what has no end, or is waited for: a device, a pipe, also where a link in a folder leads there.
+
+    Raises ConfigError.
+    """
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # whoever opens it says why it cannot be read
+    if not stat.S_ISREG(mode):
+        raise ConfigError(f"{path} is a device or a pipe, which may never end; write what it gives into a file")
 
 
 def require_text(data: bytes, path: Path) -> None:

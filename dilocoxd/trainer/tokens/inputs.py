@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens.folders import files_below, longest, reading, require_short, require_text
+from dilocoxd.trainer.tokens.folders import files_below, longest, reading, require_file, require_short, require_text
 
 PIECE_BYTES: Final = 64 << 20
 _SEARCH_BYTES: Final = 1 << 20
@@ -98,6 +98,7 @@ def _kind(path: Path) -> str | None:
 
 
 def _input(path: Path, kind: str) -> TextFile:
+    require_file(path)
     try:
         stat = path.stat()
         with path.open("rb"):

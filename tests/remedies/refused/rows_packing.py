@@ -64,6 +64,8 @@ PACKING_ROWS: Final = tuple(Row(f"trainer/tokens/{file}.py", *rest) for file, *r
      f"$ mkdir empty\n{PACK} lines.jsonl empty\n{WHOLE}"),
     ("folders", "take that file out, or convert it", f"{PACK} folder out", f"$ rm folder/b.txt\n{PACK} folder out",
      "$ mkdir folder; cp text.txt folder; printf 'a\\0b' > folder/b.txt"),
+    ("folders", "write what it gives into a file", f"{PACK} pipe.txt out",
+     f"$ cat text.txt > piped.txt\n{PACK} piped.txt out", "$ mkfifo pipe.txt"),
     ("inputs", "give the path of one", f"{PACK} nothing.jsonl out", WHOLE),
     ("inputs", "files of this kind cannot be packed", f"{PACK} file out", f"$ mv file file.txt\n{PACK} file.txt out"),
     ("inputs", "no file to pack", f"{PACK} pictures out", f"$ cp text.txt pictures\n{PACK} pictures out",

@@ -1,11 +1,15 @@
 """What lies below a folder: every file once, through links as well."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.data.corpora import read_corpus
+from dilocoxd.trainer.tokens.adopt import AdoptOptions, adopt
 from dilocoxd.trainer.tokens.folders import files_below
+from dilocoxd.trainer.tokens.inputs import list_inputs
 
 
 def tree(folder: Path) -> Path:
@@ -38,3 +42,25 @@ def test_link_to_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
     assert root / "gone" in files_below(root)
     with pytest.raises(ConfigError, match="cannot be listed"):
         files_below(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("is_linked", [True, False])
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_may_never_end_is_refused_wherever_a_link_leads(tmp_path: Path, kind: str, *, is_linked: bool) -> None:
+    """/dev/zero has no size and no end, and is valid UTF-8; a pipe without a writer is waited for."""
+    root, there = tree(tmp_path), Path("/dev/zero") if kind == "device" else tmp_path / "pipe"
+    if kind == "pipe":
+        os.mkfifo(there)
+    link = root / "b" / "endless.txt" if is_linked else tmp_path / "given.txt"
+    link.symlink_to(there)
+    given = root if is_linked else link
+    with pytest.raises(ConfigError, match="a device or a pipe"):
+        list_inputs([given])
+    with pytest.raises(ConfigError, match="a device or a pipe"):
+        read_corpus(f"text:{given}", lambda _: None)
+    for name in ("ids.bin", "ids.idx"):
+        (tmp_path / name).symlink_to(there)
+        with pytest.raises(ConfigError, match="a device or a pipe"):
+            adopt([tmp_path / "ids.bin"], tmp_path / "out", AdoptOptions(vocab_size=9), lambda done, total: None)
+        (tmp_path / name).unlink()
+        (tmp_path / name).touch()
