@@ -8,10 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -20,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.durable import fsync_directory, write_file
-from dilocoxd.trainer.tokens.folders import require_free
+from dilocoxd.store.durable import fsync_directory, hidden_folder, write_file
+from dilocoxd.trainer.tokens.folders import require_file, require_free
 from dilocoxd.trainer.tokens.store import HELD, INDEX, PATHS, TOKENIZER, TRAIN, ShardInfo, StoreIndex, open_store
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, num_ids, tokenizer_digest
 
@@ -85,22 +84,20 @@ def adopt(inputs: Sequence[Path], out: Path, options: AdoptOptions, progress: Ca
 
 @contextmanager
 def _made_whole(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that becomes `out` if all goes well, and else leaves nothing. Raises ConfigError."""
-    place = out.resolve()
-    folder = place.with_name(f".{place.name}.adopting-{os.getpid()}")
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"{out} cannot be made ({error.strerror}); give another OUT") from error
-    try:
+    """A folder beside `out` that becomes `out` if all goes well, and else leaves nothing; what a killed process left
+    there is cleared away. Raises ConfigError."""
+    place = Path(os.path.realpath(out))
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(hidden_folder(place, ".adopting"))
+        except OSError as error:
+            raise ConfigError(f"{out} cannot be made ({error.strerror}); give another OUT") from error
         yield folder
         try:
             folder.rename(place)
         except OSError as error:
             raise ConfigError(f"{out} cannot be made ({error.strerror}); give an empty folder, or none") from error
         fsync_directory(place.parent)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write(
@@ -127,6 +124,8 @@ def _open(path: Path, options: AdoptOptions) -> _File:
     if path.suffix == ".idx":
         path = path.with_suffix(".bin")
     index = path.with_suffix(".idx")
+    require_file(path)
+    require_file(index)
     try:
         if index.exists():
             dtype, ends = _megatron_index(index)

@@ -1,6 +1,9 @@
 """Adopting token files of others: the same ids, where they are, with their documents."""
 
+import signal
 import struct
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +119,20 @@ def test_refused_adopting_leaves_nothing_and_its_repetition_works(tmp_path: Path
         read_all(adopted(tmp_path, path, AdoptOptions(vocab_size=200, held_fraction=0.0)), TRAIN) == tokens().tolist()
     )
     assert not list(tmp_path.glob(".store*"))
+
+
+def test_what_a_killed_adopting_left_is_cleared_away(tmp_path: Path) -> None:
+    path = write_nanogpt(tmp_path)
+    command = (
+        "import os, signal; from pathlib import Path; from dilocoxd.trainer.tokens import adopt\n"
+        "adopt.open_store = lambda folder: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"adopt.adopt([Path({str(path)!r})], Path({str(tmp_path / 'store')!r}),"
+        f" adopt.AdoptOptions(vocab_size=200, eos={EOS}), lambda done, total: None)"
+    )
+    assert subprocess.run([sys.executable, "-c", command], check=False).returncode == -signal.SIGKILL
+    assert not (tmp_path / "store").exists()
+    adopted(tmp_path, path, AdoptOptions(vocab_size=200, eos=EOS))
+    assert {one.name for one in tmp_path.iterdir()} == {path.name, "store"}
 
 
 @pytest.mark.parametrize("documents", [[0, 99], [-7, 10], [0, 10, 5, 10]], ids=["beyond", "below zero", "backwards"])
