@@ -296,7 +296,8 @@ class Daemon:
     def ending(self) -> Ending:
         """What the end of the run looks at."""
         limit, events = self.opened.manifest.run.stop_after_tokens, self.opened.events
-        return Ending(limit, self.ledger, self._peer_heights, self.lifecycle, events)
+        write_last = partial(self.snapshots.write_last, self.log)
+        return Ending(limit, self.ledger, self._peer_heights, write_last, self.lifecycle, events)
 
     def _status(self) -> Status:
         return self.view.status()

@@ -1,10 +1,11 @@
-"""When a run is over: the chain holds its tokens (R24). The site rests, hands the last entry on, and leaves by itself.
+"""When a run is over: the chain holds its tokens (R24). The site rests, writes the last state to disk, hands the last
+entry on, and leaves by itself.
 
 Everybody decides the same from the same chain, so all sites end at the same entry, whenever each of them sees it.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +29,8 @@ class Ending:
     ledger: Ledger
     peer_heights: Callable[[], list[int]]
     """Where the live peers stand."""
+    write_last: Callable[[], Awaitable[None]]
+    """Writes a snapshot of the newest state, which no entry follows."""
     lifecycle: Lifecycle
     events: EventLog
 
@@ -42,6 +45,9 @@ async def end_of_run(seen: Ending) -> str:
     chain = seen.ledger.chain
     seen.ledger.pauses.hold(END_OF_RUN, "the run is complete")
     seen.events.emit(RunCompleted(height=chain.height, tokens=chain.weight))
+    # Who asks for the run's model means this one, and commands take the newest snapshot.
+    seen.lifecycle.enter("training", "the last state to be written to disk; the run is complete")
+    await seen.write_last()
     deadline = clock() + HANDING_ON_S
     while any(height < chain.height for height in seen.peer_heights()) and clock() < deadline:
         seen.lifecycle.enter("training", "the other sites to take the last entry; the run is complete")

@@ -40,7 +40,8 @@ class DaemonStopped(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunCompleted(Event):
-    """The chain holds the tokens of run.stop_after_tokens; the site hands the last entry on and leaves."""
+    """The chain holds the tokens of run.stop_after_tokens; the site writes the last state to disk,
+    hands the last entry on and leaves."""
 
     name: ClassVar[str] = "run.completed"
     height: int

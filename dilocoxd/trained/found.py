@@ -8,6 +8,7 @@ from pathlib import Path
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.errors import ConfigError
 from dilocoxd.store import snapshots
+from dilocoxd.store.log import SUFFIX
 from dilocoxd.store.rundir import RunDir
 
 
@@ -61,3 +62,16 @@ def newest_round(run: StoredRun) -> int:
             f" {run.manifest.snapshot.every_rounds}), or give --round with a round of the log"
         )
     return rounds[-1]
+
+
+def newest_in_log(run: StoredRun) -> int:
+    """The round to which entries lead on from the newest snapshot, which is that snapshot's where there are none.
+
+    Looks at their names alone. Raises ConfigError as `newest_round`.
+    """
+    number = newest_round(run)
+    if run.only is not None or run.run_dir is None:
+        return number
+    while (run.run_dir.log / f"{number:012d}{SUFFIX}").is_file():
+        number += 1
+    return number

@@ -12,6 +12,7 @@ from dilocoxd.cli.model.options import (
     cache_of,
     cache_option,
     round_option,
+    tell_of_newer,
     tokenizer_of,
     tokenizer_option,
 )
@@ -54,4 +55,6 @@ def evaluate(
             f"round {one.round}, {one.source}: loss {one.loss:.4f} nats per token, perplexity {one.perplexity:.4g}"
             f"{bits} ({one.num_tokens:,} tokens)"
         )
+    if number is None:
+        tell_of_newer(run, found[0].round, tell)
     return 0

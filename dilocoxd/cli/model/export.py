@@ -11,7 +11,15 @@ from dilocoxd.answers.site import CommandDone, Snapshot
 from dilocoxd.answers.status import Status
 from dilocoxd.answers.words import in_bytes
 from dilocoxd.cli.client import ApiClient, client_for
-from dilocoxd.cli.model.options import LOAD_IT, built_run_of, cache_option, round_option, tokenizer_of, tokenizer_option
+from dilocoxd.cli.model.options import (
+    LOAD_IT,
+    built_run_of,
+    cache_option,
+    round_option,
+    tell_of_newer,
+    tokenizer_of,
+    tokenizer_option,
+)
 from dilocoxd.errors import PeerError
 
 NOW_TIMEOUT_S = 600.0
@@ -62,12 +70,15 @@ def export(
     # Only here: numpy is not needed by commands that answer at once.
     from dilocoxd.trained.export import Wanted, export as write_model
 
+    def tell(line: str) -> None:
+        click.echo(f"export: {line}", err=True)
+
     run = built_run_of(path, LOAD_IT)
     files = tokenizer_of(run, tokenizer, cache)
     if now:
         number = _snapshot_now(client_for(str(path)))
     wanted = Wanted(number, average, dtype, int(min(shard_gb, LARGEST_GB) * 1e9))
-    done = write_model(run, wanted, files, out, lambda text: click.echo(f"export: {text}", err=True))
+    done = write_model(run, wanted, files, out, tell)
     if as_json:
         found = {
             "directory": str(done.directory),
@@ -81,6 +92,8 @@ def export(
     click.echo(
         f"round {done.round}, {done.num_parameters:,} parameters, {in_bytes(done.total_bytes)}: {done.directory}"
     )
+    if number is None:
+        tell_of_newer(run, done.round, tell)
     return 0
 
 

@@ -11,7 +11,7 @@ import click
 from dilocoxd.config.site import load_site
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.prepared import chosen_cache_dir, default_cache_dir
-from dilocoxd.trained.found import StoredRun, find_run
+from dilocoxd.trained.found import StoredRun, find_run, newest_in_log
 from dilocoxd.trained.tokenizer import TokenizerFiles, find_tokenizer
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -59,6 +59,12 @@ def built_run_of(path: Path, instead: str) -> StoredRun:
             f"{path}: model.kind = 'external', a module that only the training loop of this run can build; {instead}"
         )
     return run
+
+
+def tell_of_newer(run: StoredRun, number: int, tell: Callable[[str], None]) -> None:
+    """That the log goes on behind round `number`, the newest snapshot, which was taken because none was named."""
+    if (newest := newest_in_log(run)) > number:
+        tell(f"round {number} is the newest snapshot; the log goes on to round {newest}, which --round {newest} takes")
 
 
 def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> TokenizerFiles:

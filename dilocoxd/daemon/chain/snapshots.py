@@ -4,6 +4,7 @@ Snapshots only save time (restarts, newcomers): one that fails is reported and t
 for which there was no moment, because an entry was half applied, is written of the next state.
 Payloads of old entries are dropped once nothing here is replayed from them and no live peer stands below them; but not
 for ever for a peer that does not move (`payload_rounds_max`), which then takes a snapshot. Entries are never dropped.
+The last state of a run that is complete gets one too: it is what people want of the run.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ from dilocoxd.telemetry.catalogue import Event, SnapshotWritten
 
 PAYLOAD_ROUNDS_MIN: Final = 64
 """Payloads of so many newest entries always stay: whoever was away for less than that replays them."""
+AGAIN_S: Final = 0.2
+"""Before the last state is asked for again, for which there was no moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +56,16 @@ def usable_snapshots(root: Path, log: EntryLog) -> list[Path]:
     A fork that lost, or a crash before a snapshot was stamped, leaves others under the same numbers: where no entry
     follows yet, nothing but the stamp tells them apart.
     """
-    found = []
-    for number in reversed(list_rounds(root)):
-        if number > log.height:
-            continue
-        try:
-            if read_index(root / str(number)).chain_head == log.hash_at(number).hex():
-                found.append(root / str(number))
-        except StoreError:
-            continue
-    return found
+    of_chain = [root / str(number) for number in list_rounds(root) if number <= log.height]
+    return [path for path in reversed(of_chain) if _is_stamped(path, log.hash_at(int(path.name)))]
+
+
+def _is_stamped(path: Path, head: Digest) -> bool:
+    """A whole snapshot of this chain lies there. Blocks."""
+    try:
+        return read_index(path).chain_head == head.hex()
+    except StoreError:
+        return False
 
 
 def replayable_height(log: EntryLog, snapshots: Sequence[Path]) -> int:
@@ -118,6 +121,16 @@ class SnapshotKeeper:
         self._wanted.put_nowait(height)
         return True
 
+    async def write_last(self, log: EntryLog) -> None:
+        """Until the newest state is on disk, or could not be written, which an alert says. No entry follows it."""
+        height, head = log.height, log.hash_at(log.height)
+        while not await asyncio.to_thread(_is_stamped, self._directory / str(height), head):
+            is_asked = self.request(height)
+            await self._wanted.join()
+            if is_asked and not self._is_owed:
+                return
+            await asyncio.sleep(AGAIN_S)
+
     async def run(self, site: TrainingSite, log: EntryLog) -> None:
         """Until cancelled."""
         while True:
@@ -128,6 +141,8 @@ class SnapshotKeeper:
                 self._is_owed = isinstance(error, RequestRefused) and error.kind == "busy"
                 if not self._is_owed:
                     self._emit(raised("snapshot_failed", str(error)))
+            finally:
+                self._wanted.task_done()
 
     async def _write(self, height: int, site: TrainingSite, log: EntryLog) -> None:
         directory = self._directory / str(height)

@@ -7,7 +7,7 @@ import pytest
 from dilocoxd.cli.commands import last_line
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.store.rundir import open_run_dir
-from dilocoxd.store.snapshots import ANCHOR_NAME
+from dilocoxd.store.snapshots import ANCHOR_NAME, list_rounds
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of
@@ -48,6 +48,9 @@ def test_all_sites_end_at_the_entry_that_completes_the_run(tmp_path: Path) -> No
     assert logs[0].height == logs[1].height == of_a["height"] and logs[0].head == logs[1].head
     last = [signed.entry for signed in logs[0].entries()][-1]
     assert of_a["tokens"] - sum(c.tokens for c in last.contributions) < TOKENS, "nothing comes after the end"
+    for site in (a, b):
+        newest = max(list_rounds(site.run_dir / "snapshots"))
+        assert newest == of_a["height"], "what the run has come to is on disk, whenever the last snapshot was due"
     has = f"{of_a['tokens']:,} tokens, in {of_a['height']} rounds"
     assert last_line(open_run_dir(a.run_dir))[0].startswith(f"complete: the run in {a.run_dir} has its {has}; ")
     stopped = events_of(b, "daemon.stopped")[-1]

@@ -79,6 +79,16 @@ def test_the_newest_snapshot_is_taken_when_no_round_is_named(run: RunOnDisk, tmp
     assert torch.equal(flat(run, tmp_path / "out"), run.anchors[4])
 
 
+def test_what_the_log_has_beyond_the_newest_snapshot_is_told(run: RunOnDisk, tmp_path: Path) -> None:
+    """Else somebody keeps a model that is up to `snapshot.every_rounds` rounds old."""
+    told = "export: round 4 is the newest snapshot; the log goes on to round 5, which --round 5 takes\n"
+    assert export(run, tmp_path / "one").stderr == told
+    assert export(run, tmp_path / "two", "--round", "4").stderr == ""
+    assert "the log goes on" not in export(run, tmp_path / "three", "--round", "5").stderr
+    whole = make_run(tmp_path / "whole", rounds=2, snapshots_at=(0, 2))
+    assert export(whole, tmp_path / "four").stderr == ""
+
+
 def test_a_snapshot_directory_can_be_named_itself(run: RunOnDisk, tmp_path: Path) -> None:
     arguments = ["export", str(run.run_dir.snapshots / "2"), "--out", str(tmp_path / "out")]
     CliRunner().invoke(cli, arguments, standalone_mode=False, catch_exceptions=False)

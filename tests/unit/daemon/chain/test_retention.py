@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -148,3 +149,22 @@ async def test_snapshot_that_failed_is_told_and_comes_when_the_next_is_due(kind:
     assert [event.code for event in world.told if isinstance(event, AlertRaised)] == ["snapshot_failed"]
     assert await world.applied(3) == []
     assert await world.applied(4) == [4]
+
+
+async def test_last_state_of_a_run_is_written_when_none_was_due(tmp_path: Path) -> None:
+    """Asked for again while an entry is half applied, in the place of one of a fork that lost, and not for ever where
+    it cannot be written."""
+    world = KeeperWorld(tmp_path)
+    write_snapshot(world.root, 6, hashlib.sha256(b"a fork that lost").hexdigest())
+    world.site.height, world.site.refusals = 6, ["busy", "busy"]
+    task = asyncio.create_task(world.keeper.run(world.site, world.log))  # type: ignore[arg-type]
+    await asyncio.wait_for(world.keeper.write_last(world.log), 10)
+    assert usable_snapshots(world.root, world.log) == [world.root / "6"]
+    written = len(world.told)
+    await asyncio.wait_for(world.keeper.write_last(world.log), 10)
+    assert len(world.told) == written, "it is there already"
+    shutil.rmtree(world.root / "6")
+    world.site.refusals = ["the disk is full"]
+    await asyncio.wait_for(world.keeper.write_last(world.log), 10)
+    assert list_rounds(world.root) == [] and isinstance(world.told[-1], AlertRaised)
+    task.cancel()
