@@ -222,11 +222,16 @@ def rows_of(piece: TextPiece) -> Iterator[tuple[object, str]]:
     """(value, where it stands) of each line of JSON. Raises ConfigError, StoreError."""
     with reading(piece.path, _REMEDY):
         for number, line in enumerate(_lines_of(piece), 1):
-            if not line.strip():
-                continue
             where = f"{piece.path}, line {number}" + (f" behind byte {piece.start}" if piece.start else "")
             try:
-                row = json.loads(line)
+                # As json decodes bytes, but for what it takes for UTF-16, whose lines do not end where these do; other
+                # systems begin files with a mark.
+                text = line.decode("utf-8-sig", "surrogatepass")
+                if not text.strip():
+                    continue
+                row = json.loads(text)
+            except UnicodeDecodeError as error:
+                raise ConfigError(f"{where}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{where}: not JSON ({error}); correct or remove that line") from error
             yield row, where

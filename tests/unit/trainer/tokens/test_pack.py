@@ -218,6 +218,11 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
     (folder / "bad.jsonl").write_text('{"text": "good"}\n{"text": \n')
     (folder / "latin.txt").write_bytes(b"caf\xe9")
     (folder / "a.png").write_bytes(b"PNG")
+    (folder / "wide.jsonl").write_bytes('{"text": "good"}\n'.encode("utf-16"))
+    (folder / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
+    for name in ("wide", "latin"):
+        said = refused(folder, [folder / f"{name}.jsonl"])
+        assert f"{name}.jsonl, line 1: not UTF-8" in said and "convert the file to UTF-8" in said
     assert "choose with --field" in refused(folder, [lines], field="body")
     assert "bad.jsonl, line 2: not JSON" in refused(folder, [folder / "bad.jsonl"])
     assert "not UTF-8 near byte 3" in refused(folder, [folder / "latin.txt"])
@@ -229,6 +234,17 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
     assert "all documents are held out; lower --held-out" in refused(folder, [one], held_fraction=0.9999)
     blank = write_lines(folder / "blank.jsonl", ["", ""])
     assert "no text to train on in these files (left out: 2 empty documents)" in refused(folder, [blank])
+
+
+def test_lines_as_other_systems_write_them_are_read(tmp_path: Path) -> None:
+    """A mark at the beginning, also of a line without anything else, blank lines, CRLF, and characters of all kinds."""
+    texts = ["Gr\u00fc\u00dfe \U0001f389 \u0000 \u6f22\u5b57", "half a \ud800 pair", "x" * 200_000]
+    path = tmp_path / "a.jsonl"
+    for before in ("\ufeff", "\ufeff\r\n", "\r\n  \r\n"):
+        lines = [json.dumps({"text": texts[0]}, ensure_ascii=False), "", *(json.dumps({"text": one}) for one in texts[1:])]
+        path.write_bytes((before + "\r\n".join(lines)).encode())
+        found = list(documents(TextPiece(0, path, ".jsonl", 0, path.stat().st_size, 1), "text"))
+        assert found == [texts[0], "half a ? pair", texts[2]]
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
