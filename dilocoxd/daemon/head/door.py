@@ -6,21 +6,18 @@ it over. Nothing of the model passes through here.
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dilocoxd import __version__
 from dilocoxd.config.addresses import socket_family
 from dilocoxd.daemon.head.silences import BorneSilences
-from dilocoxd.daemon.workers.forked import ForkLaunch, PlaceLost, Workers
+from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode, started_anew
+from dilocoxd.daemon.workers.forked import PlaceLost, Workers
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
-from dilocoxd.ipc.client import NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
 from dilocoxd.ipc.sealed import (
     FRONT_BYTES,
     LENGTH,
@@ -29,12 +26,10 @@ from dilocoxd.ipc.sealed import (
     end_when_silent,
     greeting,
     heard_s,
-    is_silent,
     length_of,
     new_salt,
     salt_of,
 )
-from dilocoxd.site_names import is_site_name
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, other_version
 
 GREET_TIMEOUT_S: Final = 10.0
@@ -48,71 +43,13 @@ LOOK_S: Final = 1.0
 """So often who waits looks anew."""
 CHOICE_S: Final = 5.0
 """So long a part waits for the node that has files of it before any other will do, be it a place without a past."""
+FOLLOWS_S: Final = 30.0
+"""Who was here for longer than this before a node was missed ran beside it: a machine that is gone is missed after 5 s,
+and a pause of 5 s may come before its part is to start again."""
+MET_MAX: Final = 1024
 GRACE_S: Final = 60.0
 """So long a part waits for the node that has its buffers, where another one has room. Where none has, a new start would
 help nobody: it waits on, for a node that was only cut off has all of it still."""
-
-
-@dataclass(frozen=True, slots=True)
-class NodeProcess:
-    """One start of `dilocoxd node`."""
-
-    place: tuple[str, ...]
-    """Machine and folder; empty: not known."""
-    start: str
-
-    def is_followed_by(self, other: "NodeProcess") -> bool:
-        """That one runs where this one did: it has ended, with what it held in memory."""
-        return bool(self.place) and self.place == other.place and self.start != other.start
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Buffers of a part on a node."""
-
-    incarnation: str
-    """`NodeDoor.new_incarnation`."""
-    by: NodeProcess
-
-
-@dataclass(slots=True)
-class WaitingNode:
-    """A connection of a node that waits for a part."""
-
-    sock: socket.socket
-    salts: bytes
-    hello: NodeHello
-    host: str
-    """Address that it came from."""
-
-    @property
-    def process(self) -> "NodeProcess":
-        """That made it."""
-        hello = self.hello
-        return NodeProcess((self.host, hello.name, hello.home) if hello.home else (), hello.process)
-
-    @property
-    def who(self) -> str:
-        """For people."""
-        name = self.hello.name
-        return f"{name} ({self.host})" if name and is_site_name(name) else self.host
-
-    def given_to(self, launch: ForkLaunch, module: str, node_key: Path, more: Mapping[str, str]) -> ForkLaunch:
-        """`launch` for a process of `module` that takes this connection over; `more`: further environment."""
-        (common,) = launch.environments
-        added = {NODE_KEY_VARIABLE: str(node_key), NODE_SALTS_VARIABLE: self.salts.hex(), **more}
-        passed = {NODE_SOCKET_VARIABLE: self.sock.fileno()}
-        return dataclasses.replace(launch, module=module, environments=({**common, **added},), passed=passed)
-
-    def is_alive(self) -> bool:
-        """Nothing comes from a node that waits, but its end."""
-        try:
-            self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return not is_silent(self.sock)
-        except OSError:
-            return False
-        return False
 
 
 class NodeDoor:
@@ -132,6 +69,8 @@ class NodeDoor:
         self._waiting: list[WaitingNode] = []
         self._greeted: list[socket.socket] = []
         """In the order in which they came."""
+        self._met: dict[str, float] = {}
+        """When each start of `dilocoxd node` came first, of the newest MET_MAX."""
         self._changed = asyncio.Event()
         self._is_stopping = False
         self._group: asyncio.TaskGroup | None = None
@@ -195,8 +134,7 @@ class NodeDoor:
             if node is None:
                 sock.close()
             else:
-                self._waiting.append(node)
-                self._changed.set()
+                self._meet(node)
 
     async def _greeting(self, sock: socket.socket, host: str) -> WaitingNode:
         """Raises WireError, OSError, EOFError."""
@@ -223,6 +161,13 @@ class NodeDoor:
         if len(self._waiting) >= WAITING_MAX:
             return f"{WAITING_MAX} places of nodes wait there, as many as may; start nodes with fewer"
         return ""
+
+    def _meet(self, node: WaitingNode) -> None:
+        self._met.setdefault(node.process.start, asyncio.get_running_loop().time())
+        if len(self._met) > MET_MAX:
+            del self._met[next(iter(self._met))]
+        self._waiting.append(node)
+        self._changed.set()
 
     def new_incarnation(self) -> str:
         """Names buffers that a node is to make: no two are called the same."""
@@ -258,7 +203,9 @@ class NodeDoor:
         while not self._is_stopping:
             waited = loop.time() - started
             self._forget_dead()
-            node = self._chosen(served, holds=holds, is_patient=waited < patience_s, last=last)
+            node = self._chosen(
+                served, holds=holds, is_patient=waited < patience_s, last=last, lost_at=started
+            )  # fmt: skip
             if node is not None:
                 self._waiting.remove(node)
                 return node
@@ -340,7 +287,7 @@ class NodeDoor:
             free = [each for each in free if each is not own[-1]]
         for index, last in enumerate(lasts):
             if own[index] is None:
-                own[index] = _started_anew(free, last)
+                own[index] = started_anew(free, last)
                 free = [each for each in free if each is not own[index]]
         free.sort(key=lambda each: bool(each.hello.served))
         return [
@@ -348,34 +295,46 @@ class NodeDoor:
             for node, waits_on in zip(own, is_patient, strict=True)
         ]
 
+    def _after(self, ended: NodeProcess, own: Sequence[WaitingNode], lost_at: float) -> WaitingNode | None:
+        """A place of the node that this process ran on, and has ended there. `own`: what has files of the part;
+        `lost_at`: when its connection was missed.
+
+        Files name the process that wrote them: of a node that ran the part earlier they are no news of this one. A
+        node that lost its folder does not know what it ran, and any of its places says that it was started anew;
+        but not one that was here beside it: of two in one folder the second waits for the first one's lock.
+        """
+        for each in own:
+            if each.ran_by(ended) and each.process.start != ended.start:
+                return each
+        anew = [each for each in self._waiting if ended.is_followed_by(each.process)]
+        return next((each for each in anew if self._met.get(each.process.start, lost_at) > lost_at - FOLLOWS_S), None)
+
     def _chosen(
-        self, served: str, *, holds: Held | None, is_patient: bool, last: NodeProcess | None = None
+        self,
+        served: str,
+        *,
+        holds: Held | None,
+        is_patient: bool,
+        last: NodeProcess | None = None,
+        lost_at: float = 0.0,
     ) -> WaitingNode | None:
         waiting = [each for each in self._waiting if each.hello.kind == PART_PLACE]
         own = [each for each in waiting if each.hello.served == served]
         if holds is not None:
             holding = [each for each in own if each.hello.incarnation == holds.incarnation]
-            # One that lost its connection before its part had buffers is no news of the one that has them. One that
-            # lost its folder does not know what it ran, and any of its places says that it was started anew.
-            anew = [each for each in own if not self._is_of_this_start(each)]
-            anew += [each for each in self._waiting if holds.by.is_followed_by(each.process)]
-            if not holding and anew:
-                raise PlaceLost(f"its node {anew[0].who} was started anew, and what it held in memory is gone")
+            if not holding and (anew := self._after(holds.by, own, lost_at)) is not None:
+                raise PlaceLost(f"its node {anew.who} was started anew, and what it held in memory is gone")
             return next(iter(holding), None)
-        if not own and (again := _started_anew(waiting, last)) is not None:
+        newest = [each for each in own if last is None or each.ran_by(last)]
+        if not newest and (again := started_anew(waiting, last)) is not None:
             return again
-        if own or is_patient:
-            return next(iter(own), None)
+        if newest or is_patient:
+            return next(iter(newest), None)
+        if own:  # of a node that had it before: better than none
+            return own[0]
         free = [each for each in waiting if not each.hello.served]
         others = [each for each in waiting if not self._is_of_this_start(each)]
         return next(iter([*free, *others]), None)
-
-
-def _started_anew(waiting: Sequence[WaitingNode], last: NodeProcess | None) -> WaitingNode | None:
-    """A place without a past, of the node that `last` ran on: there it would find all that is left there."""
-    if last is None:
-        return None
-    return next((each for each in waiting if not each.hello.served and last.is_followed_by(each.process)), None)
 
 
 async def _exactly(sock: socket.socket, size: int) -> bytes:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from dilocoxd.daemon.head.door import NodeProcess
+from dilocoxd.daemon.head.waiting import NodeProcess
 from dilocoxd.errors import StoreError
 from dilocoxd.store.durable import write_file
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dilocoxd.answers.nodes import NodePart, NodeReceives, NodeSends
-from dilocoxd.daemon.head.door import CHOICE_S, Held, NodeDoor
+from dilocoxd.daemon.head.door import CHOICE_S, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
+from dilocoxd.daemon.head.waiting import Held
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.machine_files import LocalFiles

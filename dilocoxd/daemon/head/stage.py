@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Final, Literal
 
 from dilocoxd.answers.nodes import NodeStage
-from dilocoxd.daemon.head.door import NodeDoor, NodeProcess, WaitingNode
+from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
+from dilocoxd.daemon.head.waiting import NodeProcess, WaitingNode
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.ipc.client import NODE_GRACE_VARIABLE, NODE_SERVED_VARIABLE

@@ -12,6 +12,7 @@ import re
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd import __version__
@@ -51,6 +52,7 @@ RETRY_S: Final = 1.0
 WAITS_S: Final = 1.0
 CONNECT_TIMEOUT_S: Final = 10.0
 _SERVED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+_START = re.compile(r"[A-Za-z0-9-]{0,200}")
 
 
 class SealedStream:
@@ -84,7 +86,7 @@ class Slot(ABC):
         self.number = number
         self._world = world
         self._note = world.directory / note
-        self._served = self._note.read_text("utf-8").strip() if self._note.exists() else ""
+        self._served, self._ran_by = _read_note(self._note)
         self._incarnation = ""
         self._said = ""
         self._has_met = False
@@ -190,14 +192,17 @@ class Slot(ABC):
             told = other_version(of_head=version, of_node=__version__)
             raise ConfigError(f"cannot work for {world.host}:{world.port}: {told}; install the same version on both")
         name, home = name_of_host(socket.gethostname()), hashlib.sha256(bytes(world.directory)).hexdigest()[:16]
-        await stream.send(NodeHello(__version__, self._served, self._incarnation, name, self.kind, home, world.mark))
+        served, ran_by = self._served, self._ran_by
+        await stream.send(
+            NodeHello(__version__, served, self._incarnation, name, self.kind, home, world.mark, ran_by)
+        )  # fmt: skip
         return stream
 
     async def _noted(self, served: str, stream: SealedStream) -> bool:
         """Remember what runs here. False: a full disk is no reason to give up what is in memory here, and is told."""
-        self._served = served
+        self._served, self._ran_by = served, self._world.mark
         try:
-            await asyncio.to_thread(write_file, self._note, f"{served}\n".encode())
+            await asyncio.to_thread(write_file, self._note, f"{served}\n{self._ran_by}\n".encode())
         except StoreError as error:
             await stream.send(PartEnded(f"the node cannot note what it runs: {error}"[:1000]))
             self._tell(f"{self.what} cannot start: {error}")
@@ -280,6 +285,15 @@ def _ended_when_silent(writer: asyncio.StreamWriter, tell: Callable[[str], None]
     finally:
         if next_look is not None:
             next_look.cancel()
+
+
+def _read_note(path: Path) -> tuple[str, str]:
+    """What ran at a place last, and which start of the node ran it; empty: nothing that could be read did."""
+    try:
+        served, ran_by, *_ = [*path.read_text("utf-8").split("\n"), "", ""]
+    except (OSError, ValueError):
+        return "", ""
+    return (served, ran_by) if _SERVED.fullmatch(served) and _START.fullmatch(ran_by) else ("", "")
 
 
 def _socket_of(writer: asyncio.StreamWriter) -> socket.socket:

@@ -52,6 +52,8 @@ class NodeHello:
     """Names the folder that the node runs in, which one process at a time locks."""
     process: Name = ""
     """Names the process: another one of the same machine and home has nothing that this one held in memory."""
+    ran_by: Name = ""
+    """Names the process that ran `served`: this one, or one before it in the same folder; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from dilocoxd import __version__
-from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, Held, NodeDoor, NodeProcess, WaitingNode
+from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
+from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
@@ -91,6 +92,22 @@ async def test_key_that_is_none_is_told(tmp_path: Path, text: str, mode: int, to
     assert told in sentence
 
 
+@pytest.mark.parametrize("note", [b"\xff\n", b"\0" * 64, b"part " * 200, b"", None])
+async def test_damaged_note_of_what_ran_there_is_none(tmp_path: Path, note: bytes | None) -> None:
+    write_secret(tmp_path / "node.key", KEY.hex())
+    (tmp_path / "node").mkdir()
+    if note is None:
+        (tmp_path / "node" / "slot-0").mkdir()
+    else:
+        (tmp_path / "node" / "slot-0").write_bytes(note)
+    async with open_door() as door:
+        with node_process(door.address[1], tmp_path / "node.key", tmp_path / "node"):
+            await until_waiting(door, 1)
+            found = await door.take(PART, nothing, patience_s=0.0)
+            found.sock.close()
+            assert not found.hello.served
+
+
 async def test_strangers_are_counted_and_get_no_part() -> None:
     async with open_door() as door:
         hello = NodeHello(__version__, "", "")
@@ -141,7 +158,8 @@ async def test_connections_that_ended_take_no_room() -> None:
 
 async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() -> None:
     async with open_door() as door:
-        served, holding = NodeHello(__version__, PART, "an earlier start"), NodeHello(__version__, PART, "this start-1")
+        served, holding = NodeHello(__version__, PART, ""), NodeHello(__version__, PART, "this start-1")
+        anew = dataclasses.replace(served, process="later", ran_by=PROCESS.start)
         fresh = NodeHello(__version__, "", "")
         with await asyncio.to_thread(come, door, fresh), await asyncio.to_thread(come, door, served):
             await until_waiting(door, 2)
@@ -149,7 +167,7 @@ async def test_part_goes_where_its_files_are_and_only_where_its_buffers_are() ->
             with await asyncio.to_thread(come, door, holding):
                 await until_waiting(door, 2)
                 assert (await taken(door, holds="this start-1")).hello == holding
-            with await asyncio.to_thread(come, door, served):
+            with await asyncio.to_thread(come, door, anew):
                 await until_waiting(door, 2)
                 with pytest.raises(PlaceLost, match=r"its node 127\.0\.0\.1 was started anew"):
                     await taken(door, holds="this start-1")
@@ -194,6 +212,55 @@ async def test_other_nodes_of_a_machine_are_no_news_of_one_that_is_missed() -> N
         holding = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1")
         with await asyncio.to_thread(come, door, holding):
             assert (await choice).hello == holding
+
+
+async def test_node_that_ran_the_part_before_is_no_news_of_the_one_that_has_it_now() -> None:
+    """It was lost, another one took the part, and now it is there again, as a spare: what it ran is on its disk."""
+    spare = NodeHello(__version__, PART, "", "gpu-4", home="a folder", process="gpu-4 again", ran_by="gpu-4")
+    holding = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1", ran_by="earlier")
+    async with open_door() as door:
+        with await asyncio.to_thread(come, door, spare):
+            await until_waiting(door, 1)
+            has_looked = asyncio.Event()
+            choice = asyncio.create_task(taken(door, holds="this start-1", waits=has_looked.set))
+            await until(lambda: has_looked.is_set() or choice.done())
+            with await asyncio.to_thread(come, door, holding):
+                assert (await choice).hello == holding, "its connection had ended, and no more"
+
+
+async def test_of_two_nodes_that_have_files_of_a_part_the_one_that_ran_it_last_is_chosen() -> None:
+    old = NodeHello(__version__, PART, "", "gpu-4", home="a folder", process="gpu-4 again", ran_by="gpu-4")
+    last = NodeHello(__version__, PART, "", "gpu-3", home="a folder", process="later", ran_by="earlier")
+    async with open_door() as door:
+        with await asyncio.to_thread(come, door, old):
+            await until_waiting(door, 1)
+            choice = asyncio.create_task(door.take(PART, nothing, patience_s=LONG_S, last=PROCESS))
+            await asyncio.sleep(0.3)
+            assert not choice.done(), "the other one may be on its way"
+            with await asyncio.to_thread(come, door, last):
+                found = await choice
+                found.sock.close()
+                assert found.hello == last
+            found = await door.take(PART, nothing, patience_s=0.0, last=PROCESS)
+            found.sock.close()
+            assert found.hello == old, "old files are better than none"
+
+
+async def test_node_that_was_there_beside_another_one_has_not_followed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines behind one address, with one name and one folder, as copies of one image are."""
+    monkeypatch.setattr("dilocoxd.daemon.head.door.FOLLOWS_S", 0.2)
+    twin = dataclasses.replace(EMPTY, process="of the twin")
+    holding = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1", ran_by="earlier")
+    async with open_door() as door:
+        (await asyncio.to_thread(come, door, twin)).close()
+        await asyncio.sleep(0.5)
+        with await asyncio.to_thread(come, door, twin):  # its connection flapped as well
+            await until_waiting(door, 1)
+            has_looked = asyncio.Event()
+            choice = asyncio.create_task(taken(door, holds="this start-1", waits=has_looked.set))
+            await until(lambda: has_looked.is_set() or choice.done())
+            with await asyncio.to_thread(come, door, holding):
+                assert (await choice).hello == holding
 
 
 async def test_buffers_of_an_earlier_try_are_not_taken_for_those_of_the_part() -> None:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from dilocoxd import __version__
-from dilocoxd.daemon.head.door import NodeDoor, NodeProcess, WaitingNode
+from dilocoxd.daemon.head.door import NodeDoor
+from dilocoxd.daemon.head.waiting import NodeProcess, WaitingNode
 from dilocoxd.wire.local.node import STAGE_PLACE, NodeHello
 from tests.integration.nodes.test_node_command import come, open_door, until, until_waiting
 
