@@ -99,6 +99,9 @@ class Nodes:
         Count, told("Connections that were closed because they did not show the node key and this version.")
     ]
     refused_from: Annotated[str, told("Address of the one that was refused last; empty: none was.")]
+    lost_address: Annotated[
+        str, told("cluster.host, if a node is missed and this machine has that address no more; empty otherwise.")
+    ] = ""
 
 
 def nodes_in_words(nodes: Nodes | None) -> str:
@@ -156,7 +159,13 @@ def node_wait(nodes: Nodes | None) -> str:
         if nodes.refused_from
         else ""
     )
-    return f"{'; '.join(map(_wait, _by_node(waiting)))}{refused}"
+    moved = (
+        f"; this machine has cluster.host = {nodes.lost_address} no more: give it back that address, or give the new"
+        " one there and to each `dilocoxd node`, and start this site again"
+        if nodes.lost_address
+        else ""
+    )
+    return f"{'; '.join(map(_wait, _by_node(waiting)))}{moved}{refused}"
 
 
 def _by_node(waiting: Sequence[Place]) -> list[list[Place]]:

@@ -83,11 +83,12 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " part and training goes on, or training waits for the stage.",
         "No node took it for 5 s, or the node of a stage has been silent for 5 s; goes when one has it. Told again when"
         " what is missed changes.",
-        "The node is off, its service ended, its cable was cut, cluster.port of the head is closed to it, or its key is"
-        " another one.",
+        "The node is off, its service ended, its cable was cut, cluster.port of the head is closed to it, its key is"
+        " another one, or the head has another address than before.",
         "Mend the network to the machine that the text names: trainers there go on where they were within"
         " cluster.head_grace_s. Or start `dilocoxd node` there, or on another one, with --parts or --stages. If the"
-        " text tells of a refused connection: copy cluster.key_file to it again, and install this version there.",
+        " text tells of a refused connection: copy cluster.key_file to it again, and install this version there. If it"
+        " tells of cluster.host: the head's address has changed.",
         for_s=60,
     ),
     AlertKind(

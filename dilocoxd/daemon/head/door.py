@@ -6,6 +6,7 @@ it over. Nothing of the model passes through here.
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -95,6 +96,16 @@ class NodeDoor:
             ) from error
         self._socket.setblocking(False)
         self.address = self._socket.getsockname()[:2]
+
+    def lost_address(self) -> str:
+        """The address that we listen on, if this machine has it no more: nobody can come then. Empty otherwise."""
+        host = str(self.address[0])
+        with socket.socket(socket_family(host), socket.SOCK_DGRAM) as sock:
+            try:
+                sock.bind((host, 0))
+            except OSError as error:
+                return host if error.errno == errno.EADDRNOTAVAIL else ""
+        return ""
 
     async def serve(self) -> None:
         """Accept until cancelled."""

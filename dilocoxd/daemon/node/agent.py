@@ -16,6 +16,7 @@ from dilocoxd.daemon.node.slot import PartSlot, Slot
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.node.stage_slot import StageSlot
 from dilocoxd.daemon.node.uplink import Uplink
+from dilocoxd.daemon.process.open_files import allow_open_files
 from dilocoxd.daemon.site.launch import FORK_SERVER_COMMAND, fork_server_environment, socket_place
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import OUTER_MODULE, PIPELINE_MODULE, TRAINER_MODULE
@@ -62,6 +63,7 @@ class _Listener:
 async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
     """Until cancelled. Raises, in a group, ConfigError when the head cannot be ours, WorkerError when nothing can be
     started here."""
+    allow_open_files()
     mark = mark_this_process()
     socket_path, private = socket_place(settings.directory)
     fork_server = ForkServer(_fork_server_settings(settings, mark), _Listener(tell))

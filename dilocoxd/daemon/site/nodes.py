@@ -95,6 +95,7 @@ class SiteNodes:
         """For people. None: all of the site runs here."""
         if self.door is None:
             return None
+        is_missed = any(place.seen.state == "waiting" for place in (*self.parts, *self.stages))
         return Nodes(
             parts=tuple(
                 dataclasses.replace(place.seen, sends=place.sends(), receives=place.receives()) for place in self.parts
@@ -103,4 +104,5 @@ class SiteNodes:
             free_places=self.door.num_waiting,
             refused=self.door.refused,
             refused_from=self.door.refused_from,
+            lost_address=self.door.lost_address() if is_missed else "",
         )

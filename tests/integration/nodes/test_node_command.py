@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import resource
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from dilocoxd import __version__
 from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode
+from dilocoxd.daemon.process.open_files import allowable_open_files
 from dilocoxd.daemon.workers.forked import PlaceLost
 from dilocoxd.errors import ConfigError, WorkerError
 from dilocoxd.ipc.sealed import FRONT_BYTES, LENGTH, Seal, greeting, new_salt, salt_of
@@ -30,6 +32,7 @@ EMPTY = NodeHello(__version__, "", "", "gpu-3", home="a folder", process="earlie
 """A place without a past, of a node that runs."""
 PROCESS = NodeProcess(("127.0.0.1", EMPTY.name, EMPTY.home), EMPTY.process)
 WAIT_S = 180.0
+FEW_FILES = 512
 LONG_S = 1000.0
 """Longer than a test: limits that are not what is asked, and that a machine which stands still would reach."""
 
@@ -90,6 +93,21 @@ async def test_key_that_is_none_is_told(tmp_path: Path, text: str, mode: int, to
         assert await asyncio.to_thread(node.process.wait, WAIT_S) == ConfigError.exit_code
     (sentence,) = node.said().splitlines()
     assert told in sentence
+
+
+async def test_node_may_have_as_many_files_open_as_a_daemon(tmp_path: Path) -> None:
+    """Its data port takes more connections than a shell's usual limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    write_secret(tmp_path / "node.key", KEY.hex())
+    async with open_door() as door:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, hard))
+        try:
+            wanted = allowable_open_files()
+            with node_process(door.address[1], tmp_path / "node.key", tmp_path / "node") as node:
+                await until_waiting(door, 1)
+                assert resource.prlimit(node.pid, resource.RLIMIT_NOFILE)[0] == wanted
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("note", [b"\xff\n", b"\0" * 64, b"part " * 200, b"", None])

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from dilocoxd.daemon.head import silences
+from dilocoxd.daemon.head.door import NodeDoor
 from dilocoxd.daemon.workers.forked import Workers
 from dilocoxd.ipc import sealed
 from dilocoxd.ipc.sealed import Seal, SealedSocket, SilenceLimit, end_when_silent, is_silent, silence_s
@@ -148,3 +149,14 @@ def test_machine_that_reads_nothing_is_not_silent(network: Network) -> None:
             return pauses_ms[-1] > 1500
 
         wait_until(is_long, "a pause", WAIT_S, poll_s=0.05)
+
+
+def test_address_that_the_head_has_lost_is_told() -> None:
+    """What listens there does not notice, and no node reaches it."""
+    with Network(f"sm{os.getpid() % 10000}", ("head",)) as network, standing_in(network.namespace("head")):
+        address = network.address("head")
+        door = NodeDoor(address, PORT, KEY, "this start")
+        door.listen()
+        assert not door.lost_address()
+        network.inside("head", "ip", "address", "flush", "dev", "eth0")
+        assert door.lost_address() == address

@@ -101,6 +101,14 @@ def test_stages_without_a_node_are_told_like_parts() -> None:
     assert said.startswith("a machine for stage 1 since ") and said.endswith("start `dilocoxd node` on one")
 
 
+def test_head_that_has_another_address_is_told_so_and_not_to_look_at_the_node_alone() -> None:
+    part = NodePart(part=1, node="gpu-3", state="waiting", since=0.0)
+    missed = Nodes(parts=(part,), stages=(), free_places=0, refused=0, refused_from="", lost_address="10.0.0.10")
+    assert "; this machine has cluster.host = 10.0.0.10 no more: give it back that address, or give the new one" in (
+        node_wait(missed)
+    )
+
+
 def member(peer: str, state: str) -> Member:
     return Member(peer_id=peer, name=peer, state=state, serial="1", role="", uses=None, invite_expires_unix=None)  # type: ignore[arg-type]
 
