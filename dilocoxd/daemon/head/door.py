@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -35,8 +36,8 @@ from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHel
 
 GREET_TIMEOUT_S: Final = 10.0
 GREETED_MAX: Final = 32
-"""Connections that have not shown the key yet; one more, and the one that has been silent for longest is closed: who
-has the key shows it at once, and strangers who say nothing keep no node out."""
+"""Connections that have not shown the key yet; one more, and one of the address with most is closed, the one that has
+been silent for longest: who has the key shows it at once, and strangers who say nothing keep no node out."""
 HELLO_BYTES_MAX: Final = 4096
 """Of a first message: nobody has the room of a larger one before the key was shown."""
 WAITING_MAX: Final = 256
@@ -68,8 +69,8 @@ class NodeDoor:
         self._key = key
         self._socket: socket.socket | None = None
         self._waiting: list[WaitingNode] = []
-        self._greeted: list[socket.socket] = []
-        """In the order in which they came."""
+        self._greeted: dict[socket.socket, str] = {}
+        """With the address of each, in the order in which they came."""
         self._met: dict[str, float] = {}
         """When each start of `dilocoxd node` came first, of the newest MET_MAX."""
         self._changed = asyncio.Event()
@@ -116,9 +117,8 @@ class NodeDoor:
                 async for sock, address in accepted(self._socket):
                     host = str(address[0])
                     if len(self._greeted) >= GREETED_MAX:
-                        with contextlib.suppress(OSError):
-                            self._greeted.pop(0).shutdown(socket.SHUT_RDWR)  # its greeting meets the end, and counts
-                    self._greeted.append(sock)
+                        self._make_room()
+                    self._greeted[sock] = host
                     group.create_task(self._greet(sock, host), name="greeting of a node")
         finally:
             self._group = None
@@ -126,6 +126,14 @@ class NodeDoor:
             for node in self._waiting:
                 node.sock.close()
             self._waiting.clear()
+
+    def _make_room(self) -> None:
+        """Of the address with most connections the oldest: a crowd is fast, but only its own."""
+        ((crowd, _),) = Counter(self._greeted.values()).most_common(1)
+        oldest = next(sock for sock, host in self._greeted.items() if host == crowd)
+        del self._greeted[oldest]
+        with contextlib.suppress(OSError):
+            oldest.shutdown(socket.SHUT_RDWR)  # its greeting meets the end, and counts
 
     def _note_refused(self, host: str) -> None:
         self.refused, self.refused_from = self.refused + 1, host
@@ -140,8 +148,7 @@ class NodeDoor:
         except (TimeoutError, OSError, WireError, EOFError):
             self._note_refused(host)
         finally:
-            if sock in self._greeted:
-                self._greeted.remove(sock)
+            self._greeted.pop(sock, None)
             if node is None:
                 sock.close()
             else:

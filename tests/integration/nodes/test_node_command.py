@@ -156,6 +156,22 @@ async def test_silent_strangers_keep_no_node_out(monkeypatch: pytest.MonkeyPatch
             await until(lambda: door.refused == 1)
 
 
+async def test_crowd_from_one_address_makes_room_at_its_own_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As fast as it comes, a node elsewhere that is in the middle of its greeting stays."""
+    monkeypatch.setattr("dilocoxd.daemon.head.door.GREET_TIMEOUT_S", LONG_S)
+    async with open_door() as door:
+        salt = new_salt()
+        with contextlib.ExitStack() as stack:
+            slow = stack.enter_context(socket.create_connection(door.address, WAIT_S, ("127.0.0.2", 0)))
+            slow.sendall(greeting(salt))
+            front = await asyncio.to_thread(slow.recv, FRONT_BYTES, socket.MSG_WAITALL)
+            for _ in range(2 * GREETED_MAX):
+                stack.enter_context(await asyncio.to_thread(socket.create_connection, door.address, WAIT_S))
+            await until(lambda: door.refused == GREETED_MAX + 1)
+            slow.sendall(Seal(KEY, salt_of(front) + salt, is_head=False).frame(NodeHello(__version__, "", "")))
+            await until_waiting(door, 1)
+
+
 async def test_stranger_cannot_make_the_head_hold_a_large_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dilocoxd.daemon.head.door.GREET_TIMEOUT_S", LONG_S)
     async with open_door() as door:
