@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -37,6 +37,7 @@ from dilocoxd.wire.local.uploads import FROM_NODE, TO_NODE
 from dilocoxd.wire.local.worker import Attach, Stop, WorkerFailed, WorkerHello
 
 STOP_S: Final = 5.0
+DETAIL_MAX: Final = 1000
 
 
 class NodeGone(Exception):
@@ -226,7 +227,7 @@ class Relay:
             return
         request = self._asked.pop(getattr(answer, "request", -1), None)
         if request is None or isinstance(answer, WorkerFailed) or self._files is None:
-            self._report.send(answer)
+            self._report.send(self._located(answer))
             return
         stretches, brought = self._moves.after(request, answer), self._files.brought(request, answer)
         held = _HeldBack(request, answer, len(stretches) + len(brought))
@@ -243,6 +244,13 @@ class Relay:
             self._fetch(held, file.name, place, _to_file(fd), _durable(fd), is_file=True)
         if not held.left:
             self._answer(held)
+
+    def _located(self, answer: Any) -> Any:
+        """The paths that it names are none of this machine."""
+        if not isinstance(answer, WorkerFailed) or answer.kind not in ("disk_full", "store"):
+            return answer
+        where = f"on the node of outer part {self._plan.part.index}: "
+        return replace(answer, detail=f"{where}{answer.detail}"[:DETAIL_MAX])
 
     def _fetch(
         self,

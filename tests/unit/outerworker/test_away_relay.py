@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dilocoxd.wire.local.buffers import INBOX
 from dilocoxd.wire.local.inlets import PayloadHeard, PayloadHere, PayloadsOver, PayloadsThere
 from dilocoxd.wire.local.outer_worker import Reduce, Share
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
-from dilocoxd.wire.local.worker import Attach
+from dilocoxd.wire.local.worker import Attach, WorkerFailed
 from tests.unit.outerworker.test_away_moves import plans
 
 
@@ -61,3 +62,16 @@ def test_what_came_straight_to_the_node_is_not_moved_there(tmp_path: Path) -> No
     assert moved() == [first, second]
     relay._hear(PayloadsThere(INBOX, (*place(second)[1:], *place(first)[1:])))
     assert moved() == []
+
+
+def test_disk_that_is_full_at_the_node_is_told_as_the_node_s(tmp_path: Path) -> None:
+    """Its path means nothing on the head, or another disk."""
+    ends: Any = Ends(plans("plain")[1].described().buffers)
+    link: Any = Ends(())
+    relay = Relay(ends, link, plans("plain")[1], tmp_path)
+    full = WorkerFailed(3, "disk_full", "preparing a snapshot: No space left on device at /srv/node")
+    relay._take(node.FromPart(LOCAL_MESSAGES.encode(full)))
+    assert ends.said == [replace(full, detail=f"on the node of outer part 1: {full.detail}")]
+    refused = WorkerFailed(4, "bad_payload", "7")
+    relay._take(node.FromPart(LOCAL_MESSAGES.encode(refused)))
+    assert ends.said[1:] == [refused], "some details are read by the daemon"
