@@ -44,6 +44,8 @@ class Machines:
     """Of `three`."""
     parts: dict[str, int] = field(default_factory=dict)
     """Outer parts by node; none are 0."""
+    layout: dict[str, str] = field(default_factory=dict)
+    """Settings of `three`."""
     nodes: dict[str, NodeProcess] = field(default_factory=dict)
     peers: dict[str, str] = field(default_factory=dict)
     rows: list[str] = field(default_factory=list)
@@ -131,21 +133,21 @@ def _alerts(status: dict[str, list[dict[str, str]]]) -> list[str]:
     return [alert["code"] for alert in status.get("alerts", [])]
 
 
+def _invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, arguments, standalone_mode=False)
+    assert result.exception is None, f"{result.exception}\n{result.output}"
+    return result.output
+
+
 def made_run(
     one: NamespacedSite, three: NamespacedSite, folder: Path, more: Mapping[str, str], run: Mapping[str, str]
-) -> None:
-    """Run directories of both, `three` with a stage on each node and `more` of site.toml; `run`: of run.toml."""
-    runner = CliRunner()
-
-    def invoke(*arguments: str) -> str:
-        result = runner.invoke(cli, arguments, standalone_mode=False)
-        assert result.exception is None, f"{result.exception}\n{result.output}"
-        return result.output
-
+) -> dict[str, str]:
+    """Run directories of both, `three` with a stage on each node and `more` of site.toml; `run`: of run.toml. Its
+    settings."""
     assert three.network is not None
     founder = founder_options(folder, inner_steps=8)
     agreed = [each for name, value in {"model.num_layers": "3", **run}.items() for each in ("--set", f"{name}={value}")]
-    address = printed_address(invoke("init", "tiny", *one.options(), *founder, *agreed))
+    address = printed_address(_invoke("init", "tiny", *one.options(), *founder, *agreed))
     layout = {
         "network.bootstrap": f'["{address}"]',
         "parallel.pipeline": "3",
@@ -154,10 +156,20 @@ def made_run(
         "cluster.host": f'"{three.network.address("head")}"',
         **more,
     }
+    _join(one, three, folder, layout)
+    return layout
+
+
+def _join(one: NamespacedSite, three: NamespacedSite, folder: Path, layout: Mapping[str, str]) -> None:
     settings = [each for name, value in layout.items() for each in ("--set", f"{name}={value}")]
     cache = ("--cache", str(folder / "cache"))
-    invoke("init", str(one.run_dir / "run.toml"), *three.options(), *cache, *settings)
+    _invoke("init", str(one.run_dir / "run.toml"), *three.options(), *cache, *settings)
     share_authority(one.run_dir, three.run_dir)
+
+
+def join_anew(machines: Machines) -> None:
+    """A run directory for `three` with the same settings, after it lost its own."""
+    _join(machines.one, machines.three, machines.folder, machines.layout)
 
 
 @contextlib.contextmanager
@@ -172,8 +184,9 @@ def running_machines(
     run.toml."""
     with namespaced(f"{prefix}{os.getpid() % 10000}", folder, ("one", "head", *NODES)) as (network, found):
         one, three, *_ = found
-        made_run(one, three, folder, {"cluster.outer_parts": str(sum(parts.values())), **(more or {})}, run or {})
-        machines = Machines(network, one, three, folder, Fault(three), dict(parts))
+        more = {"cluster.outer_parts": str(sum(parts.values())), **(more or {})}
+        layout = made_run(one, three, folder, more, run or {})
+        machines = Machines(network, one, three, folder, Fault(three), dict(parts), layout)
         with sites(one, three):
             one.start()
             three.start()
