@@ -25,6 +25,8 @@ _SIZES: Final = {
     "intermediate_size": ("intermediate_size", "n_inner"),
 }
 """Field of the model section to names in config.json, the first that is there counts."""
+_TIED: Final = ("gemma3_text", "gpt2", "smollm3")
+"""Of `FAMILIES` those whose head is their embedding where config.json says nothing."""
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _POSITIONS: Final = ("max_position_embeddings", "n_positions")
 _LEFT_OUT: Final = ("_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache")
@@ -79,6 +81,11 @@ def sizes(table: dict[str, Any]) -> dict[str, int]:
             )
         found[name] = value
     return found
+
+
+def has_tied_head(table: dict[str, Any]) -> bool:
+    """Whether the head is the embedding: one parameter."""
+    return bool(table.get("tie_word_embeddings", table.get("model_type") in _TIED))
 
 
 @functools.lru_cache(maxsize=4)

@@ -6,6 +6,8 @@ Everything is counted here, from the plan; what it costs is said in config/footp
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
+import torch
+
 from dilocoxd.compress.deferred import Deferred
 from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.config.footprint.counts import Counts, Slice
@@ -14,7 +16,8 @@ from dilocoxd.config.footprint.loops import has_loops
 from dilocoxd.config.footprint.shape import SiteShape
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.machines.exchange.cost import ExchangeWork
-from dilocoxd.models.config import ModelConfig
+from dilocoxd.models.build import build_stage
+from dilocoxd.models.config import EXTERNAL_KIND, ModelConfig
 from dilocoxd.models.cut import StageSpan, cut_stages, head_flops, layer_flops
 from dilocoxd.models.params import param_specs
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
@@ -79,11 +82,20 @@ def factored_share(plan: OuterPlan) -> float:
 
 
 def _slice(plan: OuterPlan, span: StageSpan) -> Slice:
-    trained, frozen = _stage_numel(plan.layout.params, span), 0
+    whole = ModelConfig.from_section(plan.manifest.model)
+    trained, frozen, copied = _stage_numel(plan.layout.params, span), 0, _tied_copy(whole, span)
     if plan.manifest.lora.rank:
-        frozen = _stage_numel(param_specs(ModelConfig.from_section(plan.manifest.model)), span)
+        frozen, copied = _stage_numel(param_specs(whole), span) + copied, 0
     matrices = _stage_numel((param for param in plan.layout.params if len(param.shape) == 2), span)
-    return Slice(trained, frozen, span.end_layer - span.first_layer, span.is_last, matrices)
+    return Slice(trained, frozen, span.end_layer - span.first_layer, span.is_last, matrices, copied)
+
+
+def _tied_copy(model: ModelConfig, span: StageSpan) -> int:
+    """Values of the head of a last stage that are the embedding of the first one."""
+    if span.is_first or not span.is_last or model.kind == EXTERNAL_KIND:
+        return 0
+    copy = build_stage(model, span, device=torch.device("meta")).borrowed_embedding()
+    return copy.numel() if copy is not None else 0
 
 
 def _stage_numel(params: Iterable[ParamSpec], span: StageSpan) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.config.footprint.shape import SiteShape
+from dilocoxd.config.hugging_face import has_tied_head, parse_config
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.segments import num_parameters
 
@@ -40,6 +41,9 @@ class Slice:
     """Whether the head is here."""
     matrices: int
     """Of the trained ones those in matrices, which `parallel.tensor` divides."""
+    copied: int = 0
+    """Values of the first slice's embedding that this one, the last, has a copy of for its head: a parameter and its
+    gradient, nothing else (models/tied.py). Of a frozen one they are among `frozen`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def model_parameters(manifest: Manifest) -> int:
 
 def counted(manifest: Manifest, shape: SiteShape) -> Counts:
     """By formula, from the sizes in the manifest: within a few percent of the plan for what dilocoxd builds itself."""
-    model, adapter = model_parameters(manifest), _adapter_parameters(manifest)
+    model, adapter = model_parameters(manifest) - _tied_values(manifest), _adapter_parameters(manifest)
     trained, frozen = (adapter, model) if manifest.lora.rank else (model, 0)
     payload = _payload_bytes(manifest, trained)
     keeps_results = manifest.strategy.transform == "lowrank" or manifest.aggregation.centered_clip
@@ -88,10 +92,20 @@ def _slices(manifest: Manifest, shape: SiteShape, trained: int, frozen: int) -> 
         share = number / layers if shape.layers else 1 / count
         end = first + share
         here, under = (round(numel * end) - round(numel * first) for numel in (trained, frozen))
+        is_last = index == count - 1
+        copy = _tied_values(manifest) if is_last and count > 1 else 0
+        under, copied = (under + copy, 0) if frozen else (under, copy)
         # Vectors are not counted by formula: what a model has besides matrices is next to nothing.
-        found.append(Slice(here, under, number, index == count - 1, matrices=here))
+        found.append(Slice(here, under, number, is_last, matrices=here, copied=copied))
         first = end
     return tuple(found)
+
+
+def _tied_values(manifest: Manifest) -> int:
+    """Of the embedding that is the head, too; 0: they are two matrices."""
+    model = manifest.model
+    is_tied = model.kind == "hf" and has_tied_head(parse_config(model.config))
+    return model.vocab_size * model.hidden_size if is_tied else 0
 
 
 def _block_matrices(manifest: Manifest) -> dict[str, tuple[int, int]]:

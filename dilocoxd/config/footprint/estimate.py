@@ -27,6 +27,8 @@ PROCESSES_BYTES: Final = DAEMON_BYTES + 2 * PROCESS_BYTES
 PARAMETER_BYTES: Final = {"adamw": 24, "muon": 20}
 """In a trainer, on the GPU if there is one: parameter, gradient, moments, anchor of the phase, copy for evaluations;
 muon has one moment less."""
+TIED_COPY_BYTES: Final = 2 * FLOAT_BYTES
+"""Of a value of the embedding that the last stage of a pipeline has a copy of: it and its gradient (models/tied.py)."""
 OVERLAY_BYTES: Final = 16
 """delay = eager keeps four more copies."""
 VALUE_BYTES: Final = {"float32": 4, "bfloat16": 3}
@@ -101,10 +103,11 @@ def _held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
     overlay = OVERLAY_BYTES if manifest.strategy.delay == "eager" else 0
     each = PARAMETER_BYTES[manifest.inner.optimizer] + overlay
     trained = one.trained - one.matrices + one.matrices // shape.tensor
-    held = (each * trained + FLOAT_BYTES * one.frozen) // shape.shard
+    copied = one.copied // shape.tensor
+    held = (each * trained + FLOAT_BYTES * one.frozen + TIED_COPY_BYTES * copied) // shape.shard
     if shape.readers == 1:
         return held
-    numel = trained + one.frozen
+    numel = trained + one.frozen + copied
     # Of a stage of a pipeline all is whole for a while, else two blocks.
     whole = numel if shape.stages > 1 else min(numel, 2 * numel // max(1, one.layers))
     return held + (FLOAT_BYTES + (NARROW_BYTES if shape.is_narrow else FLOAT_BYTES)) * whole
