@@ -96,11 +96,18 @@ class Nodes:
     stages: tuple[NodeStage, ...]
     free_places: Annotated[Count, told("Places on connected nodes that no part or stage has taken.")]
     refused: Annotated[
-        Count, told("Connections that were closed because they did not show the node key and this version.")
+        Count,
+        told(
+            "Connections that were closed: they did not show the node key and this version, or their machine has too"
+            " little memory for what it offers."
+        ),
     ]
     refused_from: Annotated[str, told("Address of the one that was refused last; empty: none was.")]
     lost_address: Annotated[
         str, told("cluster.host, if a node is missed and this machine has that address no more; empty otherwise.")
+    ] = ""
+    refused_why: Annotated[
+        str, told("Why that one was, as it was told; empty: it did not show the node key, or has another version.")
     ] = ""
 
 
@@ -114,6 +121,7 @@ def nodes_in_words(nodes: Nodes | None) -> str:
     parts += [sent] if (sent := _sent(nodes.parts)) else []
     parts += [received] if (received := _received(nodes.parts)) else []
     refused = f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}"
+    refused += f": {nodes.refused_why}" if nodes.refused_why else ""
     return "; ".join([*parts, *([refused] if nodes.refused else [])])
 
 
@@ -154,17 +162,14 @@ def node_wait(nodes: Nodes | None) -> str:
     waiting = [each for each in places if each.state == "waiting"]
     if nodes is None or not waiting:
         return ""
-    refused = (
-        f"; a connection from {nodes.refused_from} was refused: the node key or the version there is another one"
-        if nodes.refused_from
-        else ""
-    )
     moved = (
         f"; this machine has cluster.host = {nodes.lost_address} no more: give it back that address, or give the new"
         " one there and to each `dilocoxd node`, and start this site again"
         if nodes.lost_address
         else ""
     )
+    why = nodes.refused_why or "the node key or the version there is another one"
+    refused = f"; a connection from {nodes.refused_from} was refused: {why}" if nodes.refused_from else ""
     return f"{'; '.join(map(_wait, _by_node(waiting)))}{moved}{refused}"
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,15 +21,12 @@ from dilocoxd.config.site import SiteConfig, load_site
 from dilocoxd.config.site_fit import site_problems, unwatched
 from dilocoxd.config.writing import description
 from dilocoxd.errors import ConfigError
-from dilocoxd.ipc.machine_memory import machine_memory
+from dilocoxd.ipc.machine_memory import gpu_memory, machine_memory
 from dilocoxd.planner.doubts import manifest_doubts, site_doubts
 from dilocoxd.store.rundir import RunDir
 
 if TYPE_CHECKING:
     from dilocoxd.cli.configuration.figures import Figures
-
-NVIDIA_SMI_S = 10.0
-"""A driver that hangs must not hang the check."""
 
 
 def explanation(model: type[Section]) -> str:
@@ -153,16 +149,6 @@ def of_another_run(path: Path, manifest: Manifest) -> list[str]:
     except ConfigError as error:
         return list(error.problems)
     return []
-
-
-def gpu_memory() -> int:
-    """Bytes of the smallest GPU of this machine; 0 where there is none, or nobody who can tell."""
-    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=NVIDIA_SMI_S)
-        return min((int(line) << 20 for line in done.stdout.split()), default=0)
-    except (OSError, subprocess.SubprocessError, ValueError):
-        return 0
 
 
 def preset_manifest(path: Path) -> Manifest | None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.config.addresses import listen_ip, read_address
+from dilocoxd.config.footprint.nodes import NO_NEEDS, node_needs
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.config.site_fit import volumes_here
@@ -82,6 +83,7 @@ def site_settings(run_dir: RunDir, manifest: Manifest, site: SiteConfig, peer: P
         node_address=(site.cluster.host, site.cluster.port),
         node_grace_s=site.cluster.head_grace_s,
         node_key_file=site.cluster.key_file,
+        node_needs=node_needs(manifest, site) if site.cluster.outer_parts or site.cluster.stages else NO_NEEDS,
         trainer_modules=trainer_modules(manifest, site),
         restarts_max=workers.restarts_max,
         restart_window_s=workers.restart_window_s,

@@ -1,5 +1,6 @@
 """How much memory this machine has: all of it, what is free, and what a control group (a container) leaves of it."""
 
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -8,6 +9,8 @@ _MEMINFO: Final = Path("/proc/meminfo")
 _VMSTAT: Final = Path("/proc/vmstat")
 _CGROUP: Final = Path("/sys/fs/cgroup")
 _OWN_CGROUP: Final = Path("/proc/self/cgroup")
+NVIDIA_SMI_S: Final = 10.0
+"""A driver that hangs must not hang who asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,16 @@ def machine_memory() -> MachineMemory:
     available = fields.get("MemAvailable", fields["MemFree"]) + fields.get("SwapFree", 0)
     limit, used = _group_limit()
     return MachineMemory(min(total, limit), min(available, max(0, limit - used)))
+
+
+def gpu_memory() -> int:
+    """Bytes of the smallest GPU of this machine; 0 where there is none, or nobody who can tell."""
+    command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=NVIDIA_SMI_S)
+        return min((int(line) << 20 for line in done.stdout.split()), default=0)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return 0
 
 
 def oom_kills() -> int | None:

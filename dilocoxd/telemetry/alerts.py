@@ -87,8 +87,8 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         " another one, or the head has another address than before.",
         "Mend the network to the machine that the text names: trainers there go on where they were within"
         " cluster.head_grace_s. Or start `dilocoxd node` there, or on another one, with --parts or --stages. If the"
-        " text tells of a refused connection: copy cluster.key_file to it again, and install this version there. If it"
-        " tells of cluster.host: the head's address has changed.",
+        " text tells of a refused connection: copy cluster.key_file to it again, install this version there, or do"
+        " what it says. If it tells of cluster.host: the head's address has changed.",
         for_s=60,
     ),
     AlertKind(

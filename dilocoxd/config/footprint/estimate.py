@@ -76,8 +76,8 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     payloads = 2 + (shape.num_sites - 1) * summed_here
     outer_copies = round(copies * FLOAT_BYTES * numel)
     outer_worker = outer_copies + round(payloads * payload) + counts.memory_bytes + shape.outer_parts * PROCESS_BYTES
-    held = [_held_bytes(manifest, one, shape) for one in counts.slices]
-    passing = [_activation_bytes(manifest, one, index, shape) for index, one in enumerate(counts.slices)]
+    held = [held_bytes(manifest, one, shape) for one in counts.slices]
+    passing = [activation_bytes(manifest, one, index, shape) for index, one in enumerate(counts.slices)]
     stages = range(shape.stages)
     order = SliceOrder(shape.schedule, shape.stages, shape.slices_per_process)
     trainers = [sum(held[index] + passing[index] for index in order.slices(rank)) for rank in stages]
@@ -98,7 +98,7 @@ def estimate(manifest: Manifest, shape: SiteShape, counts: Counts) -> Estimate:
     )
 
 
-def _held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
+def held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
     """What a process keeps of a slice from step to step, and parameters and gradients that are whole for a while."""
     overlay = OVERLAY_BYTES if manifest.strategy.delay == "eager" else 0
     each = PARAMETER_BYTES[manifest.inner.optimizer] + overlay
@@ -113,7 +113,7 @@ def _held_bytes(manifest: Manifest, one: Slice, shape: SiteShape) -> int:
     return held + (FLOAT_BYTES + (NARROW_BYTES if shape.is_narrow else FLOAT_BYTES)) * whole
 
 
-def _activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteShape) -> int:
+def activation_bytes(manifest: Manifest, one: Slice, index: int, shape: SiteShape) -> int:
     """What passes through a slice in each step: activations of the microbatches in flight, and logits of one."""
     model, inner = manifest.model, manifest.inner
     microbatches = shape.microbatches or inner.microbatches

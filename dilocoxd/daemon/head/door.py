@@ -15,6 +15,8 @@ from typing import Any, Final
 
 from dilocoxd import __version__
 from dilocoxd.config.addresses import socket_family
+from dilocoxd.config.footprint.nodes import NO_NEEDS, NodeNeeds
+from dilocoxd.daemon.head.room import NOT_LET_IN, NotLetIn, why_no_room
 from dilocoxd.daemon.head.silences import BorneSilences
 from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode, started_anew
 from dilocoxd.daemon.workers.forked import PlaceLost, Workers
@@ -34,6 +36,7 @@ from dilocoxd.ipc.sealed import (
 )
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, other_version
 
+SAME_VERSION: Final = "install the same version on both"
 GREET_TIMEOUT_S: Final = 10.0
 GREETED_MAX: Final = 32
 """Connections that have not shown the key yet; one more, and one of the address with most is closed, the one that has
@@ -57,14 +60,20 @@ help nobody: it waits on, for a node that was only cut off has all of it still."
 class NodeDoor:
     """`listen`, then `serve`; `take` is for a part, `take_all` for the stages of a generation."""
 
-    def __init__(self, host: str, port: int, key: bytes, incarnation: str, grace_s: float = GRACE_S) -> None:
-        """`incarnation`: names this start of the head. `grace_s`: see GRACE_S."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        key: bytes,
+        incarnation: str,
+        grace_s: float = GRACE_S,
+        needs: NodeNeeds = NO_NEEDS,
+    ) -> None:
+        """`incarnation`: names this start of the head. `grace_s`: see GRACE_S. `needs`: of what runs on nodes."""
+        self._needs = needs
         self._grace_s = grace_s
         self._incarnation, self._num_incarnations = incarnation, 0
-        self.refused = 0
-        """Connections that did not show the key."""
-        self.refused_from = ""
-        """Address of the last one."""
+        self.refused = NotLetIn()
         self.address = (host, port)
         self._key = key
         self._socket: socket.socket | None = None
@@ -135,9 +144,6 @@ class NodeDoor:
         with contextlib.suppress(OSError):
             oldest.shutdown(socket.SHUT_RDWR)  # its greeting meets the end, and counts
 
-    def _note_refused(self, host: str) -> None:
-        self.refused, self.refused_from = self.refused + 1, host
-
     async def _greet(self, sock: socket.socket, host: str) -> None:
         sock.setblocking(False)
         node: WaitingNode | None = None
@@ -145,8 +151,8 @@ class NodeDoor:
             end_when_silent(sock)
             async with asyncio.timeout(GREET_TIMEOUT_S):
                 node = await self._greeting(sock, host)
-        except (TimeoutError, OSError, WireError, EOFError):
-            self._note_refused(host)
+        except (TimeoutError, OSError, WireError, EOFError) as error:
+            self.refused.note(host, error)
         finally:
             self._greeted.pop(sock, None)
             if node is None:
@@ -166,19 +172,23 @@ class NodeDoor:
         hello: Any = seal.open(await _exactly(sock, length))
         if not isinstance(hello, NodeHello):
             raise WireError("unexpected_message", "no hello of a node")
-        if reason := self._why_refused(hello):
-            await loop.sock_sendall(sock, seal.frame(NodeRefused(reason)))
-            raise WireError("refused", reason)
-        return WaitingNode(sock, salt + theirs, hello, host)
+        node = WaitingNode(sock, salt + theirs, hello, host)
+        if refused := self._refusal(node):
+            await loop.sock_sendall(sock, seal.frame(refused))
+            raise WireError(NOT_LET_IN, refused.reason)
+        return node
 
-    def _why_refused(self, hello: NodeHello) -> str:
-        """Who has shown the key is told. Empty: it may wait."""
+    def _refusal(self, node: WaitingNode) -> NodeRefused | None:
+        """Who has shown the key is told. None: it may wait."""
         self._forget_dead()
-        if hello.version != __version__:
-            return f"{other_version(of_head=__version__, of_node=hello.version)}; install the same version on both"
+        version = node.hello.version
+        if version != __version__:
+            return NodeRefused(f"{other_version(of_head=__version__, of_node=version)}; {SAME_VERSION}", is_final=True)
+        if reason := why_no_room(node.hello, node.who, self._needs):
+            return NodeRefused(reason, is_final=True)
         if len(self._waiting) >= WAITING_MAX:
-            return f"{WAITING_MAX} places of nodes wait there, as many as may; start nodes with fewer"
-        return ""
+            return NodeRefused(f"{WAITING_MAX} places of nodes wait there, as many as may; start nodes with fewer")
+        return None
 
     def _meet(self, node: WaitingNode) -> None:
         self._met.setdefault(node.process.start, asyncio.get_running_loop().time())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.daemon.node.slot import PartSlot, Slot
-from dilocoxd.daemon.node.slot_world import SlotWorld
+from dilocoxd.daemon.node.slot_world import Lent, SlotWorld
 from dilocoxd.daemon.node.stage_slot import StageSlot
 from dilocoxd.daemon.node.uplink import Uplink
 from dilocoxd.daemon.process.open_files import allow_open_files
@@ -23,6 +23,7 @@ from dilocoxd.daemon.workers.forked import OUTER_MODULE, PIPELINE_MODULE, TRAINE
 from dilocoxd.daemon.workers.local_server import Connection, LocalServer, WorkerHandler
 from dilocoxd.daemon.workers.supervisor import Launch, keep_reaper, mark_this_process
 from dilocoxd.ipc.keep_alive import RestartBudget
+from dilocoxd.ipc.machine_memory import gpu_memory, machine_memory
 from dilocoxd.wire.local.worker import WorkerHello
 
 RESTARTS_MAX: Final = 10
@@ -64,15 +65,28 @@ async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
     """Until cancelled. Raises, in a group, ConfigError when the head cannot be ours, WorkerError when nothing can be
     started here."""
     allow_open_files()
+    # Before anything runs here: later it would be what is left beside our own parts.
+    num_parts, num_stages = settings.num_slots, settings.num_stages
+    gpu_bytes = await asyncio.to_thread(gpu_memory) if num_stages else 0
+    lent = Lent(num_parts, num_stages, machine_memory().available, gpu_bytes)
     mark = mark_this_process()
     socket_path, private = socket_place(settings.directory)
     fork_server = ForkServer(_fork_server_settings(settings, mark), _Listener(tell))
     uplink = Uplink(settings.announce, settings.host)
     world = SlotWorld(
-        settings.host, settings.port, settings.key, settings.directory, fork_server, mark, socket_path, tell, uplink
+        settings.host,
+        settings.port,
+        settings.key,
+        settings.directory,
+        fork_server,
+        mark,
+        socket_path,
+        tell,
+        uplink,
+        lent,
     )
-    slots: list[Slot] = [PartSlot(world, number) for number in range(settings.num_slots)]
-    slots += [StageSlot(world, number, settings.num_stages) for number in range(settings.num_stages)]
+    slots: list[Slot] = [PartSlot(world, number) for number in range(num_parts)]
+    slots += [StageSlot(world, number, num_stages) for number in range(num_stages)]
 
     def admit(hello: WorkerHello, connection: Connection) -> WorkerHandler | None:
         return next(filter(None, (slot.admit(hello, connection) for slot in slots)), None)

@@ -150,6 +150,8 @@ class Slot(ABC):
             start = await stream.receive()
         finally:
             told.cancel()
+        if isinstance(start, NodeRefused) and start.is_final:
+            raise ConfigError(f"cannot work for {where}: {start.reason}")
         if isinstance(start, NodeRefused):
             raise _NotLetInError(f"it refuses this place: {start.reason}")
         return start
@@ -192,10 +194,13 @@ class Slot(ABC):
             told = other_version(of_head=version, of_node=__version__)
             raise ConfigError(f"cannot work for {world.host}:{world.port}: {told}; install the same version on both")
         name, home = name_of_host(socket.gethostname()), hashlib.sha256(bytes(world.directory)).hexdigest()[:16]
-        served, ran_by = self._served, self._ran_by
+        lent, served, ran_by = world.lent, self._served, self._ran_by
         await stream.send(
-            NodeHello(__version__, served, self._incarnation, name, self.kind, home, world.mark, ran_by)
-        )  # fmt: skip
+            NodeHello(
+                *(__version__, served, self._incarnation, name, self.kind, home, world.mark, ran_by),
+                *(lent.num_parts, lent.num_stages, lent.memory_bytes, lent.gpu_bytes),
+            )
+        )
         return stream
 
     async def _noted(self, served: str, stream: SealedStream) -> bool:

@@ -9,6 +9,16 @@ from dilocoxd.daemon.workers.fork_server import ForkServer
 
 
 @dataclass(frozen=True, slots=True)
+class Lent:
+    """What the node has, as the head is told (wire/local/node.py, NodeHello)."""
+
+    num_parts: int = 0
+    num_stages: int = 0
+    memory_bytes: int = 0
+    gpu_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SlotWorld:
     """Head, key, folder, and how a part is started; `tell` is for the operator."""
 
@@ -22,3 +32,4 @@ class SlotWorld:
     tell: Callable[[str], None]
     uplink: Uplink = field(default_factory=Uplink)
     """To other sites."""
+    lent: Lent = Lent()

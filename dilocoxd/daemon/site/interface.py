@@ -23,6 +23,7 @@ from typing import Final, Literal, Protocol
 from dilocoxd.answers.nodes import Nodes
 from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.config.agreement import Delay
+from dilocoxd.config.footprint.nodes import NodeNeeds
 from dilocoxd.daemon.workers.forked import OUTER_MODULE, TRAINER_MODULE
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
@@ -87,6 +88,8 @@ class SiteSettings:
     node_grace_s: float = 60.0
     node_key_file: str = "node.key"
     """In the run directory."""
+    node_needs: NodeNeeds = field(default_factory=NodeNeeds)
+    """Less memory than this, and a node is not let in."""
     outer_module: str = OUTER_MODULE
     restarts_max: int = 5
     """Per worker in `restart_window_s`; one more and the site fails."""

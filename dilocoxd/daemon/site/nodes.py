@@ -35,7 +35,7 @@ def make_door(settings: SiteSettings) -> NodeDoor:
         except StoreError as error:
             raise ConfigError(f"cluster.key_file = {settings.node_key_file}: {error}") from error
     host, port = settings.node_address
-    return NodeDoor(host, port, read_node_key(path), uuid.uuid4().hex, settings.node_grace_s)
+    return NodeDoor(host, port, read_node_key(path), uuid.uuid4().hex, settings.node_grace_s, settings.node_needs)
 
 
 class SiteNodes:
@@ -102,7 +102,8 @@ class SiteNodes:
             ),
             stages=tuple(place.seen for place in self.stages),
             free_places=self.door.num_waiting,
-            refused=self.door.refused,
-            refused_from=self.door.refused_from,
+            refused=self.door.refused.count,
+            refused_from=self.door.refused.last_from,
+            refused_why=self.door.refused.why,
             lost_address=self.door.lost_address() if is_missed else "",
         )

@@ -54,6 +54,14 @@ class NodeHello:
     """Names the process: another one of the same machine and home has nothing that this one held in memory."""
     ran_by: Name = ""
     """Names the process that ran `served`: this one, or one before it in the same folder; empty: not known."""
+    num_parts: Uint = 0
+    """Places of this process for parts ..."""
+    num_stages: Uint = 0
+    """... and for stages."""
+    memory_bytes: Uint = 0
+    """Main memory that was free there before anything ran in these places; 0: not known."""
+    gpu_bytes: Uint = 0
+    """Memory of the smallest GPU; 0: there is none, or it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,8 @@ class NodeRefused:
     """Answer of the head to a node that it does not let wait; it closes the connection."""
 
     reason: Lines
+    is_final: bool = False
+    """Only another start of the node, or other settings, would help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd import __version__
+from dilocoxd.config.footprint.nodes import NO_NEEDS, NodeNeeds
 from dilocoxd.daemon.head.door import GREETED_MAX, HELLO_BYTES_MAX, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
 from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode
@@ -44,8 +45,8 @@ def cold(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_door(grace_s: float = LONG_S) -> AsyncIterator[NodeDoor]:
-    door = NodeDoor("127.0.0.1", free_port(), KEY, "this start", grace_s)
+async def open_door(grace_s: float = LONG_S, needs: NodeNeeds = NO_NEEDS) -> AsyncIterator[NodeDoor]:
+    door = NodeDoor("127.0.0.1", free_port(), KEY, "this start", grace_s, needs)
     door.listen()
     async with asyncio.TaskGroup() as group:
         serving = group.create_task(door.serve(), name="door")
@@ -75,6 +76,20 @@ async def test_node_with_another_key_ends_with_one_sentence(tmp_path: Path) -> N
         assert code == ConfigError.exit_code
         (sentence,) = node.said().splitlines()
         assert sentence.startswith("dilocoxd: ") and "has another node key; copy the file" in sentence
+
+
+async def test_node_with_too_little_memory_ends_with_one_sentence_and_the_head_says_so(tmp_path: Path) -> None:
+    """It was let in, and the kernel ended its parts in the first round."""
+    more_than_any = 1 << 62
+    async with open_door(needs=NodeNeeds(num_parts=2, part_bytes=more_than_any)) as door:
+        write_secret(tmp_path / "node.key", KEY.hex())
+        with node_process(door.address[1], tmp_path / "node.key", tmp_path / "node") as node:
+            code = await asyncio.to_thread(node.process.wait, WAIT_S)
+        assert code == ConfigError.exit_code
+        (sentence,) = node.said().splitlines()
+        assert sentence.startswith(f"dilocoxd: cannot work for 127.0.0.1:{door.address[1]}: the node ")
+        assert f"offers room for 1 outer part, which hold at least {more_than_any / (1 << 30):.2f} GiB" in sentence
+        assert sentence.endswith(door.refused.why) and door.refused.count == 1 and not door.num_waiting
 
 
 @pytest.mark.parametrize(
@@ -133,11 +148,11 @@ async def test_strangers_are_counted_and_get_no_part() -> None:
             assert await asyncio.to_thread(_read_to_end, wrong_key)
         with await asyncio.to_thread(come, door, NodeHello("0.0.0", "", "")) as old:
             assert await asyncio.to_thread(_read_to_end, old)
-        assert (door.refused, door.refused_from) == (2, "127.0.0.1")
+        assert (door.refused.count, door.refused.last_from) == (2, "127.0.0.1")
         with socket.create_connection(door.address) as other_program:
             other_program.sendall(b"GET / HTTP/1.1\r\nHost: head.example\r\nUser-Agent: something\r\n\r\n")
             await asyncio.to_thread(_read_to_end, other_program)
-        assert door.refused == 3
+        assert door.refused.count == 3
         for name, who in (("gpu-3", "gpu-3 (127.0.0.1)"), ("-not-a-name-", "127.0.0.1")):
             with await asyncio.to_thread(come, door, dataclasses.replace(hello, name=name)):
                 found = await door.take(PART, nothing)
@@ -153,7 +168,7 @@ async def test_silent_strangers_keep_no_node_out(monkeypatch: pytest.MonkeyPatch
             with await asyncio.to_thread(come, door, NodeHello(__version__, "", "")):
                 await until_waiting(door, 1)
             assert await asyncio.to_thread(silent[0].recv, 1) == b"", "the oldest has made room"
-            await until(lambda: door.refused == 1)
+            await until(lambda: door.refused.count == 1)
 
 
 async def test_crowd_from_one_address_makes_room_at_its_own_cost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +182,7 @@ async def test_crowd_from_one_address_makes_room_at_its_own_cost(monkeypatch: py
             front = await asyncio.to_thread(slow.recv, FRONT_BYTES, socket.MSG_WAITALL)
             for _ in range(2 * GREETED_MAX):
                 stack.enter_context(await asyncio.to_thread(socket.create_connection, door.address, WAIT_S))
-            await until(lambda: door.refused == GREETED_MAX + 1)
+            await until(lambda: door.refused.count == GREETED_MAX + 1)
             slow.sendall(Seal(KEY, salt_of(front) + salt, is_head=False).frame(NodeHello(__version__, "", "")))
             await until_waiting(door, 1)
 
@@ -178,7 +193,7 @@ async def test_stranger_cannot_make_the_head_hold_a_large_message(monkeypatch: p
         with socket.create_connection(door.address) as stranger:
             stranger.sendall(greeting(new_salt()) + LENGTH.pack(HELLO_BYTES_MAX + 1))
             await asyncio.to_thread(_read_to_end, stranger)
-        assert door.refused == 1
+        assert door.refused.count == 1
 
 
 async def test_connections_that_ended_take_no_room() -> None:

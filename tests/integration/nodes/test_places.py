@@ -121,7 +121,7 @@ async def test_reason_of_a_refusal_is_told_once_and_asked_for_again(
     head = Meetings(tmp_path, [], nothing)
     async with asyncio.TaskGroup() as group, asyncio.timeout(WAIT_S):
         tasks = [group.create_task(work) for work in (door.serve(), head.place(door.address[1]).run())]
-        while door.refused < 3:
+        while door.refused.count < 3:
             await asyncio.sleep(0.01)
         for task in tasks:
             task.cancel()

@@ -1,14 +1,17 @@
 """A node that comes to a head, and a daemon whose outer worker cannot work: what they say, done."""
 
 import asyncio
+import contextlib
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dilocoxd import __version__
+from dilocoxd.config.footprint.nodes import NodeNeeds
 from dilocoxd.daemon.node.slot import PartSlot
-from dilocoxd.daemon.node.slot_world import SlotWorld
+from dilocoxd.daemon.node.slot_world import Lent, SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.outer_worker import OuterSettings, OuterWorker
@@ -21,16 +24,26 @@ from tests.harness.outer_worker.daemon_end import tiny_manifest
 from tests.integration.nodes.test_node_command import open_door
 from tests.remedies.refused.rooms.told import told
 
+NOTHING = Lent()
+WAITED_S = 1.0
+"""The head answers a node that it refuses at once, and says nothing to one that waits."""
+GIB = 1 << 30
 OTHER_KEY = "11" * KEY_BYTES
 
 
-async def come(folder: Path, address: tuple[str, int]) -> None:
-    """A node with the key in `folder`, as far as the head's greeting."""
+async def come(folder: Path, address: tuple[str, int], lent: Lent = NOTHING) -> None:
+    """A node with the key in `folder`, as far as the head's greeting; one that lends something until it is refused, or
+    has waited."""
     nothing: Any = None
     world = SlotWorld(*address, read_node_key(folder / "node.key"), folder, nothing, "mark", folder / "sock", print)
     reader, writer = await asyncio.open_connection(*address)
+    slot = PartSlot(dataclasses.replace(world, lent=lent), 0)
     try:
-        await PartSlot(world, 0)._greeted(reader, writer)
+        stream = await slot._greeted(reader, writer)
+        if lent != NOTHING:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(WAITED_S):
+                    await slot._start(stream)
     finally:
         writer.close()
 
@@ -47,6 +60,19 @@ async def test_a_node_with_another_key_or_version(tmp_path: Path, monkeypatch: p
                 await come(tmp_path, door.address)
         await come(tmp_path, door.address)
         assert __version__ != "0.0.1"
+
+
+async def test_a_node_with_too_little_memory(tmp_path: Path) -> None:
+    needs = NodeNeeds(num_parts=8, part_bytes=3 * GIB, stage_bytes=(GIB, 2 * GIB), gpu_bytes=20 * GIB)
+    async with open_door(needs=needs) as door:
+        write_secret(tmp_path / "node.key", door._key.hex())
+        small = Lent(num_parts=4, num_stages=1, memory_bytes=8 * GIB)
+        with told("daemon/head/room.py", "start it with fewer --parts or --stages", "daemon/node/slot.py"):
+            await come(tmp_path, door.address, small)
+        await come(tmp_path, door.address, dataclasses.replace(small, num_parts=2))
+        with told("daemon/head/room.py", "use more parallel.pipeline, parallel.shard", "daemon/node/slot.py"):
+            await come(tmp_path, door.address, Lent(0, 2, 64 * GIB, 16 * GIB))
+        await come(tmp_path, door.address, Lent(0, 2, 64 * GIB, 24 * GIB))
 
 
 class Place:

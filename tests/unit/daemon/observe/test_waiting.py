@@ -77,6 +77,11 @@ def test_parts_on_nodes_are_told_in_a_line() -> None:
         "1 of 1 outer part running on gpu-2 (10.0.0.12); 34 payloads sent by nodes, 1,002 in their place by the head,"
         " 1 site not reached by all"
     )
+    small = Nodes(
+        parts=parts[2:], stages=(), free_places=0, refused=1, refused_from="10.0.0.9", refused_why="too small"
+    )
+    assert nodes_in_words(small).endswith("1 connection refused, the last from 10.0.0.9: too small")
+    assert node_wait(small).endswith("a connection from 10.0.0.9 was refused: too small")
     receives = NodeReceives(
         payloads=1, bytes=9, payloads_by_head=1_003, bytes_by_head=9, rejected=2, addresses=(), reason=""
     )

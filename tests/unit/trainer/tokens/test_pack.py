@@ -241,7 +241,11 @@ def test_lines_as_other_systems_write_them_are_read(tmp_path: Path) -> None:
     texts = ["Gr\u00fc\u00dfe \U0001f389 \u0000 \u6f22\u5b57", "half a \ud800 pair", "x" * 200_000]
     path = tmp_path / "a.jsonl"
     for before in ("\ufeff", "\ufeff\r\n", "\r\n  \r\n"):
-        lines = [json.dumps({"text": texts[0]}, ensure_ascii=False), "", *(json.dumps({"text": one}) for one in texts[1:])]
+        lines = [
+            json.dumps({"text": texts[0]}, ensure_ascii=False),
+            "",
+            *(json.dumps({"text": one}) for one in texts[1:]),
+        ]
         path.write_bytes((before + "\r\n".join(lines)).encode())
         found = list(documents(TextPiece(0, path, ".jsonl", 0, path.stat().st_size, 1), "text"))
         assert found == [texts[0], "half a ? pair", texts[2]]

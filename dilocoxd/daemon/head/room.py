@@ -1,0 +1,56 @@
+"""Decides whether a node has room for what it offers to run, and remembers who was not let in. Pure.
+
+What it offers may all be given to it, at any time: another node may be lost. So it is refused when it joins, not once
+its memory is full in the middle of a round.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from dilocoxd.answers.words import plural
+from dilocoxd.config.footprint.nodes import NodeNeeds
+from dilocoxd.errors import WireError
+from dilocoxd.wire.local.node import NodeHello
+
+GIB: Final = 1 << 30
+NOT_LET_IN: Final = "not_let_in"
+"""Code of what a node is refused for that has shown the key."""
+
+
+@dataclass(slots=True)
+class NotLetIn:
+    """Connections that the door closed."""
+
+    count: int = 0
+    last_from: str = ""
+    """Address of the last one."""
+    why: str = ""
+    """As it was told; empty: it did not show the node key, or went when it saw our version."""
+
+    def note(self, host: str, error: Exception) -> None:
+        """One more, for this."""
+        self.count, self.last_from = self.count + 1, host
+        self.why = error.detail if isinstance(error, WireError) and error.code == NOT_LET_IN else ""
+
+
+def why_no_room(hello: NodeHello, who: str, needs: NodeNeeds) -> str:
+    """One sentence: which node, what it would hold, what it has, what to do; empty: it has room, or does not say."""
+    offered = [
+        *([plural(hello.num_parts, "outer part")] if hello.num_parts else []),
+        *([plural(hello.num_stages, "pipeline stage")] if hello.num_stages else []),
+    ]
+    offers = f"the node {who} offers room for {' and '.join(offered)}"
+    needed = needs.main_bytes(hello.num_parts, hello.num_stages)
+    if 0 < hello.memory_bytes < needed:
+        return (
+            f"{offers}, which hold at least {needed / GIB:.2f} GiB of main memory, but {hello.memory_bytes / GIB:.2f}"
+            " GiB were free there when it started; start it with fewer --parts or --stages, end what else runs there,"
+            " or use a machine with more memory"
+        )
+    if hello.num_stages and 0 < hello.gpu_bytes < needs.gpu_bytes:
+        return (
+            f"{offers}, whose trainers hold at least {needs.gpu_bytes / GIB:.2f} GiB on a GPU each, but its smallest"
+            f" GPU has {hello.gpu_bytes / GIB:.2f} GiB; use more parallel.pipeline, parallel.shard or parallel.tensor"
+            " at the head, or a machine with larger GPUs"
+        )
+    return ""
