@@ -15,6 +15,19 @@ class Probation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerNode:
+    """A node of another site that takes contributions itself (network.data = "nodes" there)."""
+
+    addresses: Annotated[tuple[str, ...], told("IP addresses with the port, as the site tells. Untrusted.")]
+    first_segment: Annotated[Count, told("It takes contributions to segments from this one on ...")]
+    stop_segment: Annotated[Count, told("... up to the one before this.")]
+    is_reached: Annotated[
+        bool, told("We have data connections to it, and send it contributions straight; else to its site.")
+    ]
+    reason: Annotated[str, told("Why not, in words; empty if it is reached.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
     """One other site, as far as this daemon knows."""
 
@@ -46,6 +59,9 @@ class Peer:
     data_parts: Annotated[
         tuple[Count, ...],
         told('Outer parts on nodes whose nodes send payloads to it themselves (network.data = "nodes").'),
+    ] = ()
+    nodes: Annotated[
+        tuple[PeerNode, ...], told("Its nodes that take contributions themselves; empty: its daemon takes all.")
     ] = ()
     probation: Annotated[Probation | None, told("null: it counts in full.")] = None
     inner_loss: Annotated[

@@ -11,6 +11,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from dilocoxd.answers.peers import PeerNode
 from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.status import PublicAddress
 from dilocoxd.api.dashboard import pages
@@ -129,12 +130,19 @@ def test_few_sites_are_lines_and_many_are_summed_up(page: Page, daemon: FakeDaem
     )
 
 
+NODES_SEEN = tuple(
+    PeerNode(addresses=("10.0.0.2:1",), first_segment=0, stop_segment=9, is_reached=is_reached, reason="")
+    for is_reached in (True, False)
+)
+
+
 def test_page_shows_how_sites_are_reached_and_where_this_one_is_seen(page: Page, daemon: FakeDaemon) -> None:
     seen = PublicAddress(address="/ip4/45.33.7.1/tcp/31337", num_tried=3, num_reached=2, is_announced=True)
     peers = daemon.view.peers
     daemon.view.extra = {"public_addresses": (seen,)}
     daemon.view.peers = lambda: [  # type: ignore[method-assign]
-        changed(peer, way=way) for peer, way in zip(peers(), ("direct", "relay"), strict=True)
+        changed(peer, way=way, nodes=nodes)
+        for peer, way, nodes in zip(peers(), ("direct", "relay"), (NODES_SEEN, ()), strict=True)
     ]
     page.opened(daemon.url)
     page.run("document.getElementById('more-facts-box').open = true")
@@ -142,7 +150,7 @@ def test_page_shows_how_sites_are_reached_and_where_this_one_is_seen(page: Page,
         *page.text("more-facts").splitlines()
     }
     sites = page.text("sites")
-    assert "directly, data connections" in sites and "through a relay" in sites
+    assert "directly, data connections, 1 of 2 nodes" in sites and "through a relay" in sites
 
 
 def test_page_shows_what_each_stage_computes_and_the_cut_that_would_be_faster(page: Page, daemon: FakeDaemon) -> None:

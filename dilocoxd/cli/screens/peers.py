@@ -74,8 +74,10 @@ def _took_part(answer: bool | None) -> str:
 
 
 def _by(peer: Peer) -> str:
-    """What carries payloads to it."""
-    return "data" if peer.has_data else "relay" if peer.way == "relay" else "p2pd"
+    """What carries payloads to it, and to how many of its nodes we send straight."""
+    way = "data" if peer.has_data else "relay" if peer.way == "relay" else "p2pd"
+    reached = sum(node.is_reached for node in peer.nodes)
+    return f"{way}, {reached} of {plural(len(peer.nodes), 'node')}" if peer.nodes else way
 
 
 def _ago(seconds: float | None) -> str:

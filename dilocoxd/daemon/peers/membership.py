@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dilocoxd.answers.peers import Peer
+from dilocoxd.answers.peers import Peer, PeerNode
 from dilocoxd.daemon.chain.probation import probation_of
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.names import SiteNames
@@ -20,6 +20,7 @@ from dilocoxd.machines.membership.hosts import HostsHeard
 from dilocoxd.machines.membership.machine import DEAD, GONE, Membership
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import PeersChanged
+from dilocoxd.swarm.direct.routes import OtherNode
 from dilocoxd.swarm.service import Swarm
 from dilocoxd.telemetry.catalogue import PeerEvicted, PeerFound, PeerLeft, PeerLost
 from dilocoxd.telemetry.events import EventLog
@@ -167,6 +168,7 @@ class MembershipDriver:
             has_data=ways.is_data,
             no_data_reason=ways.reason,
             data_parts=ways.parts,
+            nodes=tuple(_shown_node(each) for each in ways.nodes),
             incarnation=record.incarnation,
             way=self._way(peer),
             probation=probation_of(chain, peer),
@@ -228,3 +230,13 @@ class MembershipDriver:
                     PeerLost(peer=peer, reason=reason[:300], silent_s=self._table.silence(peer, self.now()) or 0.0)
                 )
         self._live_before = live
+
+
+def _shown_node(node: OtherNode) -> PeerNode:
+    return PeerNode(
+        addresses=node.addresses,
+        first_segment=node.first,
+        stop_segment=node.stop,
+        is_reached=node.is_reached,
+        reason=node.reason,
+    )

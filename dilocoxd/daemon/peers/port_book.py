@@ -38,6 +38,10 @@ class PortBook:
         """By site and place in its list."""
         return {(peer, number): port for peer, ports in self._ports.items() for number, port in enumerate(ports)}
 
+    def of(self, peer: PeerId) -> tuple[NodePort, ...]:
+        """Of one site, in its order."""
+        return self._ports.get(peer, ())
+
     def number(self, peer: PeerId, header: SegmentHeader) -> int | None:
         """Which of the ports of `peer` takes this payload; None: none, it goes to the peer itself."""
         if header.kind != KIND_CONTRIBUTION:

@@ -34,6 +34,8 @@ def payload_ways(
     others = _open_other_ports(arrivals, network, swarm, identity)
     if others is not None:
         transfers.ways = others
+        assert swarm.data is not None, "it has them"
+        swarm.data.nodes_of = others.nodes_of
         yield "ways to nodes of other sites", others.run()
     uploads = open_uploads(site, network, swarm, identity)
     if uploads is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
+from dilocoxd.config.addresses import host_and_port
 from dilocoxd.daemon.node.no_streams import NoStreams
 from dilocoxd.daemon.peers.port_book import PortBook
 from dilocoxd.ids import PeerId, RunId
@@ -19,7 +20,7 @@ from dilocoxd.swarm.direct.links import DataLink
 from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.nodes import PORTS_SINCE_MINOR, site_of, way_to_node
 from dilocoxd.swarm.direct.plane import DataPlane
-from dilocoxd.swarm.direct.routes import Route
+from dilocoxd.swarm.direct.routes import OtherNode, Route
 from dilocoxd.swarm.streams.bulk import BulkSender
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
 from dilocoxd.swarm.streams.guard import PeerGuard
@@ -106,6 +107,15 @@ class OtherPorts:
         number = self._book.number(peer, header)
         way = way_to_node(peer, number) if number is not None else None
         return way if way is not None and self._plane.view(way).is_data else None
+
+    def nodes_of(self, peer: PeerId) -> tuple[OtherNode, ...]:
+        """Those that `peer` tells of, in its order."""
+        found = []
+        for number, port in enumerate(self._book.of(peer)):
+            view = self._plane.view(way_to_node(peer, number))
+            addresses = tuple(host_and_port(host, port.port) for host in port.hosts)
+            found.append(OtherNode(addresses, port.first, port.stop, view.is_data, view.reason))
+        return tuple(found)
 
     def routes(self) -> Mapping[PeerId, Route]:
         """By way; to be read only."""

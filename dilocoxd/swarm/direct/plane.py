@@ -21,7 +21,7 @@ from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.looks import HostLooks
 from dilocoxd.swarm.direct.nodes import is_from_node, is_to_node, life_left_s, site_of
 from dilocoxd.swarm.direct.refusals import look
-from dilocoxd.swarm.direct.routes import RETRY_FIRST_S, Route, RouteView
+from dilocoxd.swarm.direct.routes import RETRY_FIRST_S, OtherNode, Route, RouteView
 from dilocoxd.swarm.direct.turns import DataStream
 from dilocoxd.swarm.interface import Listener
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
@@ -75,6 +75,8 @@ class DataPlane:
         self.on_gone: Callable[[PeerId], None] = lambda peer: None
         self.parts_reaching: Callable[[PeerId], tuple[int, ...]] = lambda peer: ()
         """See RouteView."""
+        self.nodes_of: Callable[[PeerId], tuple[OtherNode, ...]] = lambda peer: ()
+        """Likewise."""
         self.on_hosts: Callable[[HostsHeard], None] = lambda heard: None
         self.on_moved: Callable[[frozenset[PeerId]], None] = lambda peers: None
         self._room_at = 0.0
@@ -153,11 +155,11 @@ class DataPlane:
 
     def view(self, peer: PeerId) -> RouteView:
         """How payloads travel to `peer`."""
-        route = self._routes.get(peer)
+        route, nodes = self._routes.get(peer), self.nodes_of(peer)
         if route is None:
-            return RouteView(False, "it offers no data port")
+            return RouteView(False, "it offers no data port", nodes=nodes)
         reason = "" if route.is_open else route.last_error or "not tried yet"
-        return RouteView(route.is_open, reason, sum(map(len, route.idle.values())), self.parts_reaching(peer))
+        return RouteView(route.is_open, reason, sum(map(len, route.idle.values())), self.parts_reaching(peer), nodes)
 
     def routes(self) -> Mapping[PeerId, Route]:
         """Of all peers that offer a data port; to be read only."""

@@ -131,6 +131,20 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherNode:
+    """A node of another site, as the site tells of it (protocol S12), and whether we reach it."""
+
+    addresses: tuple[str, ...]
+    """IP addresses, with the port."""
+    first: int
+    stop: int
+    """It takes contributions to segments [first, stop)."""
+    is_reached: bool
+    reason: str
+    """Why not, in words; empty if it is."""
+
+
+@dataclass(frozen=True, slots=True)
 class RouteView:
     """How payloads travel to a peer."""
 
@@ -141,3 +155,5 @@ class RouteView:
     num_idle: int = 0
     parts: tuple[int, ...] = ()
     """Outer parts on nodes of this site whose nodes reach it by data connections of their own."""
+    nodes: tuple[OtherNode, ...] = ()
+    """Nodes of that site that take contributions themselves."""

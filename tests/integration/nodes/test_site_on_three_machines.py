@@ -70,6 +70,9 @@ def test_contributions_of_the_other_site_come_straight_to_the_node_that_sums_the
     num_bytes = after["bytes"] - before["bytes"]
     assert num_bytes > 0 and counted() >= num_bytes
     assert after["payloads_by_head"] == before["payloads_by_head"] and not after["rejected"]
+    (node,) = nodes_seen(machines)
+    assert node["is_reached"] and not node["reason"] and node["stop_segment"] > node["first_segment"]
+    assert node["addresses"] == after["addresses"]
     assert_states_agree(machines.one, machines.three)
 
 
@@ -83,11 +86,19 @@ def test_node_that_a_firewall_keeps_from_the_other_site_leaves_its_payloads_to_t
     until_receives(machines, "the head receives", lambda receives: receives["payloads_by_head"] > by_head)
     assert machines.sends()["payloads"] == before["payloads"]
     assert machines.receives()["payloads"] == received["payloads"]
+    wait_until(lambda: [node["reason"] for node in nodes_seen(machines)] != [""], "it is told", PATIENCE_S)
     assert_states_agree(machines.one, machines.three)
     machines.network.heal("n2")
     until_sends(machines, "it sends again", lambda sends: sends["payloads"] > before["payloads"])
     until_receives(machines, "it receives again", lambda receives: receives["payloads"] > received["payloads"])
     machines.until_back()
+
+
+def nodes_seen(machines: Machines) -> list[dict[str, Any]]:
+    """Of the site on three machines, at the site of one."""
+    (peer,) = machines.one.get("/v1/peers") or []
+    found: list[dict[str, Any]] = peer["nodes"]
+    return found
 
 
 def until_sends(machines: Machines, what: str, condition: Callable[[dict[str, Any]], bool]) -> None:

@@ -27,8 +27,9 @@ export function siteRows({ status, peers }) {
 
 /** How it is reached; while nothing connects us, that is not known. */
 function wayTo(peer) {
-  if (peer.way === "relay") return "through a relay";
-  if (peer.way === "direct") return peer.has_data ? "directly, data connections" : "directly";
+  const nodes = peer.nodes.length ? `, ${peer.nodes.filter((node) => node.is_reached).length} of ${count(peer.nodes.length)} nodes` : "";
+  if (peer.way === "relay") return `through a relay${nodes}`;
+  if (peer.way === "direct") return `${peer.has_data ? "directly, data connections" : "directly"}${nodes}`;
   return "-";
 }
 

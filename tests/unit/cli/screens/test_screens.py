@@ -8,7 +8,7 @@ import pytest
 from click import unstyle
 
 from dilocoxd.answers.alerts import StandingAlert
-from dilocoxd.answers.peers import Peer, Probation
+from dilocoxd.answers.peers import Peer, PeerNode, Probation
 from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import RoundRow
 from dilocoxd.answers.status import Status
@@ -160,6 +160,12 @@ def test_a_pipe_gets_every_column_whole_and_a_narrow_terminal_what_matters() -> 
     attic, *others = sites()
     hidden = replace(attic, has_data=False, way="relay")
     assert "2.5 MB/s  relay" in peers_screen(status(), [hidden, *others], None)
+    nodes = [
+        PeerNode(addresses=("10.0.0.2:1",), first_segment=0, stop_segment=9, is_reached=is_reached, reason="")
+        for is_reached in (True, False, True)
+    ]
+    told = peers_screen(status(), [replace(attic, nodes=tuple(nodes)), *others], None)
+    assert "2.5 MB/s  data, 2 of 3 nodes  /ip4" in told
     narrow = peers_screen(status(), sites(), 30).splitlines()
     assert narrow[:2] == ["site           state     tok/s", "home (here)    training  1,240"]
 

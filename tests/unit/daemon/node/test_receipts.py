@@ -8,6 +8,7 @@ import pytest
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.machines.exchange.facts import SegmentSent, TransferFailed
+from dilocoxd.swarm.direct.routes import OtherNode
 from dilocoxd.swarm.streams.bulk import NOT_YET, AlreadyHeld
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH
 from dilocoxd.wire.local.buffers import INBOX
@@ -53,6 +54,8 @@ async def test_contribution_comes_to_the_node_and_its_head_is_told_before_its_se
         shown = it.inlets.parts[0].shown()
         assert (shown.payloads, shown.bytes, shown.payloads_by_head) == (1, LENGTH, 0)
         assert [one.rpartition(":")[0] for one in shown.addresses] == ["127.0.0.1"]
+        assert it.others.nodes_of(it.a_id) == (OtherNode(shown.addresses, SEGMENT, SEGMENT + 1, True, ""),)
+        assert it.others.nodes_of(it.b_id) == ()
         assert it.transfers.take_counts(0).sent == LENGTH
 
 
@@ -66,17 +69,23 @@ async def test_result_goes_to_the_head_which_needs_it(tmp_path: Path) -> None:
             it.node.uplink.inlet.part_of(result)
 
 
-async def test_port_that_is_not_reached_leaves_payloads_to_the_head(tmp_path: Path) -> None:
+async def test_port_that_is_not_reached_leaves_payloads_to_the_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with receiving(tmp_path) as it:
         await it.reached()
-        door = it.node.uplink.inlet._door
+        door, state = it.node.uplink.inlet._door, it.node.uplink.inlet.state()
         assert door is not None
+        # The node goes on saying where it is: it looks once a second, and a closed socket has no port.
+        monkeypatch.setattr(it.node.uplink.inlet, "state", lambda: state)
         door.listener.close()
         for link in door.listener.links(it.b_id):
             link.abort()
         it.send()
         assert await it.outcome() == SegmentSent(it.a_id, it.key)
         assert it.taker.data() == it.payload and not it.head.arrived
+        (node,) = it.others.nodes_of(it.a_id)
+        assert not node.is_reached and node.reason
         it.inlets.came_here(it.header())
         assert it.inlets.parts[0].shown().payloads_by_head == 1
 
