@@ -119,7 +119,7 @@ class Slot(ABC):
         """Each thing once, however often it is so."""
         if text != self._said:
             self._said = text
-            self._world.tell(f"place {self.number}: {text}")
+            self._world.tell(f"{self.kind} place {self.number}: {text}")
 
     async def _one_connection(self) -> None:
         world = self._world
@@ -254,12 +254,13 @@ class PartSlot(Slot):
         folder = self._world.directory / "parts" / start.served
         life = PartLife(self._world, start, stream, self._buffers, folder, generation)
         self._life = life
-        self._tell(f"runs outer part {start.part}")
+        which = f"outer part {start.part.partition('@')[0].replace('/', ' of ')}"
+        self._tell(f"runs {which}")
         try:
             ended = await life.run()
         finally:
             self._life = None
-        self._tell(f"outer part {start.part} ended: {ended}")
+        self._tell(f"{which} ended: {ended}")
 
 
 @contextlib.contextmanager

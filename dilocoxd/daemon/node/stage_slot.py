@@ -49,7 +49,8 @@ class StageSlot(Slot):
         life = StageLife(self._world, start, stream, folder, next(GENERATIONS), at)
         self._life = life
         last = start.first_rank + start.here - 1
-        which = f"trainer ranks {start.first_rank} to {last} of {start.num_ranks}"
+        several = f"trainer ranks {start.first_rank} to {last}"
+        which = f"{several if start.here > 1 else f'trainer rank {last}'} of {start.num_ranks}"
         self._tell(f"runs {which}")
         try:
             ended = await life.run()

@@ -126,6 +126,7 @@ async def test_reason_of_a_refusal_is_told_once_and_asked_for_again(
         for task in tasks:
             task.cancel()
     (told,) = head.told
+    assert told.startswith("part place 0: "), "it has places of two kinds, which are numbered apart"
     assert told.endswith(
         "(it refuses this place: 0 places of nodes wait there, as many as may; start nodes with fewer)"
     )

@@ -43,7 +43,7 @@ async def test_silence_between_head_and_node_costs_no_phase_and_no_bit(tmp_path:
                 await world.until(lambda: len(world.committed) >= 3, "3 entries")
                 assert await world.replay() == one_worker(world).anchor_sha256
                 assert world.offered[:3] == [0, 1, 2]
-                assert "runs outer part 1/2" in node.said()
+                assert "part place 0: runs outer part 1 of 2" in node.said()
 
 
 async def test_silence_between_two_stages_is_borne_until_another_node_has_room(tmp_path: Path) -> None:

@@ -87,11 +87,11 @@ async def trained(settings: SiteSettings) -> tuple[list[bytes], list[float], tup
 @pytest.mark.parametrize(
     ("cut", "ranks"),
     [
-        ({}, "1 to 1 of 2"),
-        pytest.param({"shard": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
-        pytest.param({"replicate": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
-        pytest.param({"tensor": 2}, "2 to 3 of 4", marks=pytest.mark.slow),
-        pytest.param({"tied": 1}, "1 to 1 of 2", marks=pytest.mark.slow),
+        ({}, "rank 1 of 2"),
+        pytest.param({"shard": 2}, "ranks 2 to 3 of 4", marks=pytest.mark.slow),
+        pytest.param({"replicate": 2}, "ranks 2 to 3 of 4", marks=pytest.mark.slow),
+        pytest.param({"tensor": 2}, "ranks 2 to 3 of 4", marks=pytest.mark.slow),
+        pytest.param({"tied": 1}, "rank 1 of 2", marks=pytest.mark.slow),
     ],
 )
 async def test_pipeline_on_two_machines_has_the_bits_of_one(tmp_path: Path, cut: dict[str, int], ranks: str) -> None:
@@ -99,7 +99,7 @@ async def test_pipeline_on_two_machines_has_the_bits_of_one(tmp_path: Path, cut:
     settings = site_settings(tmp_path / "two", on_nodes=True, has_parts=True, **cut)
     with node_of(settings, tmp_path / "node") as node:
         assert await trained(settings) == (payloads, losses, look)
-        assert f"runs trainer ranks {ranks}" in node.said()
+        assert f"stage place 0: runs trainer {ranks}" in node.said()
         assert node.end() == 0
     assert len(set(losses)) == len(losses) == ENTRIES * settings.inner_steps, "it trains"
     assert look[0] and look[1], "something was left out"
