@@ -319,4 +319,7 @@ def _why(error: Exception) -> str:
         return error.detail
     if isinstance(error, asyncio.IncompleteReadError):
         return "it closed the connection"
+    if isinstance(error, OSError) and error.errno:
+        # asyncio's own words are "Connect call failed" with the address once more; names have numbers below zero.
+        return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
     return str(error) or type(error).__name__

@@ -81,10 +81,13 @@ class Profiling:
         if first.steps < self.shown.steps:
             text += f" ({self.shown.steps} were asked for; a pause ended it)"
         if self._num_here < self._num_ranks:
-            text += (
-                f"; those of ranks {self._num_here} to {self._num_ranks - 1} lie on their nodes, in stages/*/profiles"
-                " below the folder of `dilocoxd node`"
+            last, is_one = self._num_ranks - 1, self._num_ranks - self._num_here == 1
+            those = (
+                f"that of rank {last} lies on its node"
+                if is_one
+                else (f"those of ranks {self._num_here} to {last} lie on their nodes")
             )
+            text += f"; {those}, in stages/*/profiles below the folder of `dilocoxd node`"
         files = tuple(trace_name(rank) for rank in sorted(self._written) if rank < self._num_here)
         self.shown = replace(
             self.shown, state="written", recorded_steps=first.steps, files=files, total_bytes=size, text=text

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -79,10 +81,10 @@ class Meetings:
             running.cancel()
         slot.close()
 
-    def place(self, port: int) -> PartSlot:
+    def place(self, port: int, host: str = "127.0.0.1") -> PartSlot:
         """That comes to whoever listens there."""
         world = SlotWorld(
-            "127.0.0.1", port, KEY, self._directory, self.parts, "test-places", self._directory / "sock",
+            host, port, KEY, self._directory, self.parts, "test-places", self._directory / "sock",
             self.told.append,
         )  # fmt: skip
         return PartSlot(world, 0)
@@ -130,6 +132,30 @@ async def test_reason_of_a_refusal_is_told_once_and_asked_for_again(
     assert told.endswith(
         "(it refuses this place: 0 places of nodes wait there, as many as may; start nodes with fewer)"
     )
+
+
+@pytest.mark.parametrize(
+    ("host", "why"), [("127.0.0.1", "Connection refused"), ("head.invalid", "Name or service not known")]
+)
+async def test_head_that_is_not_there_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, why: str
+) -> None:
+    """A node said `[Errno 111] Connect call failed ('10.0.0.10', 31340)`."""
+    known = socket.gaierror(socket.EAI_NONAME, why)
+
+    def resolve(*arguments: Any, **more: Any) -> Any:
+        raise known
+
+    if host != "127.0.0.1":
+        monkeypatch.setattr(socket, "getaddrinfo", resolve)  # no test asks the internet
+    head, port = Meetings(tmp_path, [], nothing), free_port()
+    place = head.place(port, host)
+    async with asyncio.TaskGroup() as group, asyncio.timeout(WAIT_S):
+        running = group.create_task(place.run())
+        while not head.told:
+            await asyncio.sleep(0.01)
+        running.cancel()
+    assert head.told == [f"part place 0: no connection to the head at {host}:{port} ({why})"]
 
 
 async def test_head_of_another_version_ends_the_node_with_one_sentence(tmp_path: Path) -> None:

@@ -75,14 +75,17 @@ def test_the_word_of_the_last_rank_counts_whoever_comes_first() -> None:
     assert end.folder == f"profiles/{time}-step10" and "3 were asked for; a pause ended it" in end.text
 
 
-def test_what_ranks_on_nodes_have_written_is_looked_for_there() -> None:
+@pytest.mark.parametrize(
+    ("here", "told"), [(2, "those of ranks 2 to 3 lie on their nodes"), (3, "that of rank 3 lies on its node")]
+)
+def test_what_ranks_on_nodes_have_written_is_looked_for_there(here: int, told: str) -> None:
     progress = SiteProgress()
-    progress.profiling.begin(2, Path("/run"), 4, 2)
+    progress.profiling.begin(2, Path("/run"), 4, 4 - here)
     for rank in range(4):
         progress.take(TraceWritten(rank, 10, 2, 500))
     end = progress.profiling.shown
-    assert (end.state, end.files) == ("written", ("rank0.json.gz", "rank1.json.gz"))
-    assert "ranks 2 to 3 lie on their nodes, in stages/*/profiles" in end.text
+    assert (end.state, end.files) == ("written", tuple(f"rank{rank}.json.gz" for rank in range(here)))
+    assert f"; {told}, in stages/*/profiles below" in end.text
 
 
 def test_trainers_that_are_lost_end_it() -> None:
