@@ -106,6 +106,7 @@ CAPS: Final = {
     "swarm/streams/throttle.py PeerGates._gates": "GATES_MAX",
     "swarm/streams/throttle.py SendingSpeeds._busy": "payloads under way",
     "swarm/streams/throttle.py SendingSpeeds.bytes_per_s": "SPEEDS_MAX",
+    "swarm/streams/throttle.py TokenBucket._lines": "receivers for which a stream, or a node, waits",
     "swarm/streams/doorkeeper.py Doorkeeper._visitors": "VISITORS_MAX",
     "swarm/streams/guard.py PeerGuard._peers": "PEERS_TRACKED_MAX",
     "swarm/streams/guard.py _Entry.counts": "codes, not peers",

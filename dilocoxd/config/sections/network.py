@@ -157,7 +157,13 @@ class NetworkSection(Section):
         ),
     ] = 0
     upload_bytes_per_s_max: Annotated[
-        int, knob("Most bytes sent per second; 0 is no limit.", unit="bytes/s", cost="exchanges last longer.", ge=0)
+        int,
+        knob(
+            "Most bytes sent per second; 0 is no limit. Sites take turns of a piece.",
+            unit="bytes/s",
+            cost="exchanges last longer.",
+            ge=0,
+        ),
     ] = 0
     serve_bytes_per_s_max: Annotated[
         int,

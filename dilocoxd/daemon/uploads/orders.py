@@ -192,7 +192,7 @@ class NodeUploads:
         """See _ordered, within the limit of what the site uploads. What a node did not send is the next one's: most
         often of the head, which sends the same payload in its place. One that is gone may have sent all of it."""
         if self._bulk.throttle is not None:
-            await self._bulk.throttle(num_bytes)
+            await self._bulk.throttle(peer, num_bytes)
         answer = await self._ordered(peer, errands, order)
         if answer is not None:
             self._bulk.give_back(num_bytes - min(answer.num_bytes, num_bytes))

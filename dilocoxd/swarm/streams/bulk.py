@@ -49,7 +49,7 @@ FINAL_REFUSALS: Final = frozenset(
 ANSWERS: Final = frozenset({NOT_YET, "busy", "stale", "not_wanted", "bad_root"})
 """Refusals of an offer by a receiver that goes on listening: a data connection can carry the next one."""
 
-Throttle = Callable[[int], Awaitable[None]]
+Throttle = Callable[[PeerId, int], Awaitable[None]]
 """Awaited with a number of bytes before they are sent; the place for a rate limit."""
 
 
@@ -380,7 +380,7 @@ class BulkSender:
     async def _send_piece(self, stream: FrameStream, sending: _Sending, index: int) -> None:
         data = await sending.source.read_piece(index)
         if self.throttle is not None:
-            await self.throttle(len(data))
+            await self.throttle(sending.peer, len(data))
         await stream.write(FrameKind.PIECE, encode_piece_header(index), data)
         self.counts["bytes_sent"] += len(data)
         sending.num_bytes += len(data)

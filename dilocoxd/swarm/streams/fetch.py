@@ -89,7 +89,7 @@ class FetchServer:
         for index in range(part.num_pieces):
             data = await part.read_piece(index)
             if self._throttle is not None:
-                await self._throttle(len(data))
+                await self._throttle(stream.peer, len(data))
             await stream.write(FrameKind.PIECE, encode_piece_header(index), data)
             self.counts["bytes_sent"] += len(data)
         await stream.write(FrameKind.FINISHED)

@@ -1,9 +1,9 @@
 """Upload: a token bucket that every bulk piece waits for, how fast it is, and how serving makes way for exchanges."""
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from dilocoxd.ids import PeerId
@@ -29,34 +29,90 @@ LINES_UNKNOWN: Final = 2
 """Connections that are written at a time while nobody knows how fast the line is."""
 
 
-class TokenBucket:
-    """At most `bytes_per_s` on average, `burst_bytes` at once; 0 = no limit. First come, first served."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    num_bytes: int
+    since: float
+    turn: asyncio.Future[None]
 
-    def __init__(self, bytes_per_s: float, *, burst_bytes: int = 1024 * 1024) -> None:
+
+@dataclass(slots=True)
+class _Line:
+    credit: int
+    """Bytes that may go before it is another receiver's turn."""
+    waiting: deque[_Asked] = field(default_factory=deque)
+
+
+class TokenBucket:
+    """At most `bytes_per_s` on average, `burst_bytes` at once; 0 = no limit. First come, first served among those who
+    send to one receiver; receivers take turns of `turn_bytes`, however many ask for each.
+
+    In one line for all, eight connections to one site have eight pieces go before the first one to another: seconds,
+    where the limit is low. Source: deficit round robin (Shreedhar, Varghese 1995).
+    """
+
+    def __init__(self, bytes_per_s: float, *, burst_bytes: int = 1024 * 1024, turn_bytes: int = PIECE_BYTES) -> None:
         self.bytes_per_s = bytes_per_s
-        self._burst_bytes = burst_bytes
+        self._burst_bytes, self._turn_bytes = burst_bytes, turn_bytes
         self._free_at = 0.0
         """When the bucket will be full again, were nothing more taken."""
+        self._lines: OrderedDict[PeerId, _Line] = OrderedDict()
+        """Who waits, by receiver, whose turn it is first; whoever is not waited for has no line."""
+        self._timer: asyncio.TimerHandle | None = None
 
-    async def take(self, num_bytes: int) -> None:
-        """Return when `num_bytes` may be sent. Who is cancelled meanwhile has taken nothing."""
+    async def take(self, receiver: PeerId, num_bytes: int) -> None:
+        """Return when `num_bytes` may be sent to this receiver. Who is cancelled meanwhile has taken nothing."""
         if self.bytes_per_s <= 0:
             return
-        now = asyncio.get_running_loop().time()
-        self._free_at = max(self._free_at, now) + num_bytes / self.bytes_per_s
-        wait_s = self._free_at - now - self._burst_bytes / self.bytes_per_s
-        if wait_s <= 0:
-            return
+        loop = asyncio.get_running_loop()
+        asked = _Asked(num_bytes, loop.time(), loop.create_future())
+        self._lines.setdefault(receiver, _Line(self._turn_bytes)).waiting.append(asked)
+        self._let_go()
         try:
-            await asyncio.sleep(wait_s)
+            await asked.turn
         except asyncio.CancelledError:
-            self.give_back(num_bytes)
+            if asked.turn.cancelled():
+                self._let_go()
+            else:  # its turn came in the moment in which it was called off
+                self.give_back(num_bytes)
             raise
 
     def give_back(self, num_bytes: int) -> None:
         """So many bytes of those that were taken are not sent: whoever comes next has them."""
         if self.bytes_per_s > 0:
             self._free_at -= num_bytes / self.bytes_per_s
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Those whose turn it is, as far as there is something to take; a timer for the next one."""
+        now = asyncio.get_running_loop().time()
+        while (asked := self._next()) is not None:
+            free_at = max(self._free_at, asked.since) + asked.num_bytes / self.bytes_per_s
+            wait_s = free_at - now - self._burst_bytes / self.bytes_per_s
+            if wait_s > 0:
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_later(wait_s, self._let_go)
+                return
+            self._free_at = free_at
+            line = next(iter(self._lines.values()))
+            line.credit -= line.waiting.popleft().num_bytes
+            asked.turn.set_result(None)
+
+    def _next(self) -> _Asked | None:
+        """The first of the first line, once those who were called off have left and that line has credit for it."""
+        while self._lines:
+            receiver, line = next(iter(self._lines.items()))
+            while line.waiting and line.waiting[0].turn.done():
+                line.waiting.popleft()
+            if not line.waiting:
+                del self._lines[receiver]
+            elif line.waiting[0].num_bytes > line.credit:
+                line.credit += self._turn_bytes
+                self._lines.move_to_end(receiver)
+            else:
+                return line.waiting[0]
+        return None
 
 
 @dataclass(slots=True)
@@ -165,9 +221,9 @@ class ServingLimit:
         self._exchange_speed = exchange_speed
         self._upload = upload
 
-    async def take(self, num_bytes: int) -> None:
-        """Return when `num_bytes` may be sent."""
-        await self._own.take(num_bytes)
+    async def take(self, receiver: PeerId, num_bytes: int) -> None:
+        """Return when `num_bytes` may be sent to this receiver."""
+        await self._own.take(receiver, num_bytes)
         clock = asyncio.get_running_loop().time
         started = clock()
         while (speed := self._exchange_speed()) is not None:
@@ -177,7 +233,7 @@ class ServingLimit:
                 break
             await asyncio.sleep(min(SLICE_S, left_s))
         if self._upload is not None:
-            await self._upload.take(num_bytes)
+            await self._upload.take(receiver, num_bytes)
 
 
 class Writers:

@@ -20,6 +20,7 @@ from dilocoxd.swarm.streams.throttle import SERVING_PAUSE_MAX_S, SendingSpeeds, 
 from dilocoxd.wire.frames import PIECE_BYTES
 
 PEER = PeerId("QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N")
+OTHER = PeerId("QmcgpsyWgH8Y8ajJz1Cu72KnS5uo2Aa2LpzU7kinSupNKC")
 ENTRY = {"peer": PEER, "addresses": [], "seen_unix_ms": 1, "record": ""}
 
 
@@ -147,22 +148,83 @@ async def test_upload_limit_holds_on_average_and_lets_bursts_through() -> None:
     bucket = TokenBucket(1_000_000, burst_bytes=100_000)
     clock = asyncio.get_running_loop().time
     started = clock()
-    await bucket.take(100_000)
-    await bucket.take(200_000)
+    await bucket.take(PEER, 100_000)
+    await bucket.take(PEER, 200_000)
     assert clock() - started >= 0.19
-    await TokenBucket(0).take(10**12)
+    await TokenBucket(0).take(PEER, 10**12)
 
 
 async def test_who_does_not_send_what_he_took_from_the_upload_limit_leaves_it_to_others() -> None:
     bucket = TokenBucket(1.0, burst_bytes=100)  # what is not there within the burst is not there in this test
-    await bucket.take(100)
-    waiting = asyncio.create_task(bucket.take(1000))
+    await bucket.take(PEER, 100)
+    waiting = asyncio.create_task(bucket.take(PEER, 1000))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])
     bucket.give_back(60)
     async with asyncio.timeout(30):
-        await bucket.take(60)
+        await bucket.take(PEER, 60)
+
+
+async def order_of(bucket: TokenBucket, *asked: tuple[PeerId, int]) -> list[PeerId]:
+    """Receivers in the order in which they were let go, of those that ask in this order at one moment."""
+    order: list[PeerId] = []
+
+    async def wait(peer: PeerId, num_bytes: int) -> None:
+        await bucket.take(peer, num_bytes)
+        order.append(peer)
+
+    async with asyncio.TaskGroup() as group:
+        for peer, num_bytes in asked:
+            group.create_task(wait(peer, num_bytes))
+    return order
+
+
+async def test_receiver_with_many_connections_leaves_the_others_their_part_of_the_upload_limit() -> None:
+    bucket = TokenBucket(10_000_000, burst_bytes=1, turn_bytes=10_000)
+    many = [(PEER, 10_000)] * 16
+    assert await order_of(bucket, *many, (OTHER, 10_000), (OTHER, 10_000)) == [PEER, OTHER, PEER, OTHER, *[PEER] * 14]
+
+
+async def test_upload_limit_is_shared_by_bytes_not_by_pieces() -> None:
+    bucket = TokenBucket(10_000_000, burst_bytes=1, turn_bytes=20_000)
+    order = await order_of(bucket, *[(PEER, 20_000)] * 3, *[(OTHER, 5_000)] * 8)
+    assert order == [PEER, *[OTHER] * 4, PEER, *[OTHER] * 4, PEER]
+
+
+async def test_whole_payload_that_a_node_sends_waits_for_as_many_turns_as_it_has_pieces() -> None:
+    bucket = TokenBucket(10_000_000, burst_bytes=1, turn_bytes=10_000)
+    order = await order_of(bucket, (OTHER, 10_000), (PEER, 40_000), *[(OTHER, 10_000)] * 5)
+    assert order == [OTHER, OTHER, OTHER, OTHER, PEER, OTHER, OTHER]
+
+
+async def test_who_asks_anew_after_each_piece_has_its_turns_beside_who_waits_with_many() -> None:
+    bucket, order = TokenBucket(1.0, burst_bytes=10_001, turn_bytes=10_000), list[PeerId]()
+
+    async def lane(peer: PeerId) -> None:
+        for _ in range(8):
+            await bucket.take(peer, 10_000)
+            order.append(peer)
+
+    async with asyncio.TaskGroup() as group:
+        for peer in (PEER, PEER, PEER, OTHER):
+            group.create_task(lane(peer))
+        for _ in range(32):
+            for _ in range(5):  # who was let go asks again
+                await asyncio.sleep(0)
+            bucket.give_back(10_000)
+    assert order[:16].count(OTHER) >= 7, "a turn of each, in turn"
+
+
+async def test_who_leaves_the_line_of_the_upload_limit_holds_up_nobody() -> None:
+    bucket = TokenBucket(1.0, burst_bytes=100)
+    gone = asyncio.create_task(bucket.take(PEER, 10_000))
+    behind = asyncio.create_task(bucket.take(PEER, 100))
+    await asyncio.sleep(0)
+    gone.cancel()
+    async with asyncio.timeout(30):
+        await behind
+    assert not bucket._next()
 
 
 async def test_serving_makes_way_while_an_exchange_sends_and_shows_progress() -> None:
@@ -170,15 +232,15 @@ async def test_serving_makes_way_while_an_exchange_sends_and_shows_progress() ->
     speed: float | None = None
     limit = ServingLimit(0, lambda: speed)
     with pytest.raises(StopIteration):  # it waits for nothing
-        limit.take(10_000_000).send(None)
+        limit.take(PEER, 10_000_000).send(None)
     speed = 1_000_000.0
     started = clock()
-    await limit.take(40_000)
+    await limit.take(PEER, 40_000)
     assert clock() - started >= 0.4, "a tenth of the speed of the exchange"
     speed = 0.0
     started = clock()
     async with asyncio.timeout(30):
-        await limit.take(10_000_000)
+        await limit.take(PEER, 10_000_000)
     assert clock() - started >= SERVING_PAUSE_MAX_S
 
 
@@ -188,7 +250,7 @@ async def test_serving_goes_on_at_once_when_the_exchange_ends(monkeypatch: pytes
     limit = ServingLimit(0, lambda: None if ends.is_set() else 1.0)
     asyncio.get_running_loop().call_later(0.1, ends.set)
     async with asyncio.timeout(60):
-        await limit.take(10_000)
+        await limit.take(PEER, 10_000)
 
 
 async def ended(speeds: SendingSpeeds, clock: Clock, *ends: tuple[float, int | None]) -> float:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.errors import PeerError, WireError
+from dilocoxd.ids import PeerId
 from dilocoxd.machines.exchange.facts import SegmentSent, TransferFailed
 from dilocoxd.swarm.direct.routes import OtherNode
 from dilocoxd.swarm.streams.bulk import NOT_YET, AlreadyHeld
@@ -31,7 +32,7 @@ async def half_way(it: Receiving) -> asyncio.Event:
     """All bytes are at the node, but for those that the event lets go on."""
     is_free, sent = asyncio.Event(), 0
 
-    async def throttle(num_bytes: int) -> None:
+    async def throttle(_: PeerId, num_bytes: int) -> None:
         nonlocal sent
         sent += num_bytes
         if sent > LENGTH // 2:

@@ -289,7 +289,7 @@ async def test_payload_waits_for_a_free_connection_of_the_node_as_long_as_others
         assert it.node.uplink._ways is not None
         is_free = asyncio.Event()
 
-        async def throttle(num_bytes: int) -> None:
+        async def throttle(_: PeerId, num_bytes: int) -> None:
             await is_free.wait()
 
         it.node.uplink._ways.sender.throttle = throttle
