@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,97 @@ class SteadyWriter:
             os.fdatasync(self._fd)
             self._unsynced = 0
         return end
+
+
+class EarlyWriter:
+    """A file that is begun before it is known what shall be in it, so that its last write and sync are short.
+
+    What was written early is not believed: it stays where its sha256 is that of what shall be there. One caller at a
+    time; everything blocks.
+    """
+
+    SYNC_BYTES = 8 << 20
+    """So much waits for a sync at most, until the last one."""
+    _PIECE_BYTES = 1 << 20
+
+    def __init__(self, mode: int) -> None:
+        """`mode`: permissions of the file."""
+        self._mode = mode
+        self._fd = -1
+        self._path: Path | None = None
+        self._unsynced = 0
+        self._written: dict[tuple[int, int], bytes] = {}
+        """sha256 of what was written, by offset and length."""
+
+    def open(self, path: Path) -> None:
+        """At `path`, where a crash may have left another one. Raises OSError."""
+        if self._fd >= 0 and self._path == path:
+            return
+        self.drop()
+        path.unlink(missing_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode)
+        self._path = path
+
+    def put(self, source: int, start: int, length: int, at: int) -> bytes:
+        """Write `length` bytes from `start` of `source` at `at`, unless they are there; their sha256. Raises OSError,
+        EOFError where `source` ends before."""
+        known = self._written.get((at, length))
+        if known is not None and known == self._read(source, start, length, None):
+            return known
+        self._written.pop((at, length), None)
+        written = self._written[at, length] = self._read(source, start, length, at)
+        self._unsynced += length
+        return written
+
+    def sync_early(self) -> None:
+        """If much waits for it. Raises OSError."""
+        if self._unsynced >= self.SYNC_BYTES:
+            os.fdatasync(self._fd)
+            self._unsynced = 0
+
+    def write(self, data: bytes, at: int) -> int:
+        """Write what is known only now; returns the offset behind it. Raises OSError."""
+        return write_all(self._fd, data, at)
+
+    def read(self, start: int, end: int, tell: Callable[[bytes], object]) -> None:
+        """Tell what is there from `start` to `end`. Raises OSError, EOFError."""
+        while start < end:
+            data = os.pread(self._fd, min(self._PIECE_BYTES, end - start), start)
+            if not data:
+                raise EOFError
+            tell(data)
+            start += len(data)
+
+    def finish(self, end: int) -> None:
+        """The file ends at `end`, and is on disk. Raises OSError; it is still open then."""
+        os.ftruncate(self._fd, end)
+        os.fsync(self._fd)
+        self._close()
+
+    def drop(self) -> None:
+        """Nothing is left of what was begun."""
+        path = self._path
+        self._close()
+        if path is not None:
+            with suppress(OSError):  # a file of no use
+                path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        fd, self._fd, self._path, self._unsynced, self._written = self._fd, -1, None, 0, {}
+        if fd >= 0:
+            os.close(fd)
+
+    def _read(self, source: int, start: int, length: int, at: int | None) -> bytes:
+        digest, done = hashlib.sha256(), 0
+        while done < length:
+            data = os.pread(source, min(self._PIECE_BYTES, length - done), start + done)
+            if not data:
+                raise EOFError
+            digest.update(data)
+            if at is not None:
+                write_all(self._fd, data, at + done)  # just these bytes: the source may change meanwhile
+            done += len(data)
+        return digest.digest()
 
 
 def fsync_directory(path: Path) -> None:

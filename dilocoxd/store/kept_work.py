@@ -3,7 +3,8 @@
 One file per phase, written before the site votes for an entry that names the phase: its payload of the last pass, then
 the results of the passes before (they say what the payload stands for), then what says how much of it was counted
 (outerworker/results/kept.py). The front has the payload's content: the work of its own phase, and of earlier ones that
-the error feedback still had. Layout: _FRONT, pairs of _ITEM, body, sha256 of all. What of it is owed:
+the error feedback still had. Layout: _FRONT, pairs of _ITEM, body, sha256 of all. Its payload is written while the
+exchange runs: everybody waits for the vote. What of it is owed:
 machines/phase/owed_work.py. Source: docs/internals.md 4.3.
 """
 
@@ -12,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Callable, Collection, Iterator, Sequence
+import threading
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +22,7 @@ from typing import BinaryIO, Final
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PhaseId
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, EarlyWriter, fsync_directory, make_directory, store_error
 
 SUFFIX: Final = ".work"
 _FRONT: Final = struct.Struct("<8sQQ32sQQQQ")
@@ -131,6 +133,9 @@ class KeptWorkStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self._next = directory / f"next{SUFFIX}{TEMPORARY_SUFFIX}"
+        self._writer = EarlyWriter(0o600)
+        self._writing = threading.Lock()
 
     def find(self, phase: PhaseId) -> KeptWork | None:
         """What is kept of a phase; None if nothing (sound) is."""
@@ -164,32 +169,46 @@ class KeptWorkStore:
         except OSError as error:
             raise store_error("forgetting kept work", self._directory, error) from error
 
+    def keep_early(self, piece: Piece, at: int, num_items: int) -> None:
+        """Write what will probably be in the body of the next work, from its byte `at` on, whose content has
+        `num_items`. What fails is told by `keep`."""
+        start = _FRONT.size + _ITEM.size * num_items + at
+        with self._writing:
+            try:
+                make_directory(self._directory)
+                self._writer.open(self._next)
+                self._writer.put(piece.fd, piece.offset, piece.length, start)
+                self._writer.sync_early()
+            except (OSError, EOFError):
+                self._writer.drop()
+
     def keep(self, work: KeptWork, body: Sequence[Piece]) -> None:
         """Durable when this returns; replaces what an earlier attempt kept. Raises StoreError (DiskFull)."""
         path = work_path(self._directory, work.phase)
-        temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
         length = sum(piece.length for piece in body)
         numbers = (work.num_passes, length, work.place, len(work.content))
         front = _FRONT.pack(_MAGIC, work.phase, work.round, work.entry_hash, *numbers) + b"".join(
             _ITEM.pack(*item) for item in work.content
         )
-        try:
-            make_directory(self._directory)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with self._writing:
             try:
-                digest = hashlib.sha256(front)
-                offset = write_all(fd, front, 0)
+                make_directory(self._directory)
+                self._writer.open(self._next)
+                digest, offset = hashlib.sha256(front), len(front)
+                self._writer.write(front, 0)
                 for piece in body:
-                    offset = _copy(piece, fd, offset, digest.update)
-                write_all(fd, digest.digest(), offset)
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            temporary.replace(path)
-            fsync_directory(self._directory)
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise store_error(f"keeping the work of phase {work.phase}", path, error) from error
+                    self._writer.put(piece.fd, piece.offset, piece.length, offset)
+                    offset += piece.length
+                self._writer.read(len(front), offset, digest.update)
+                self._writer.finish(self._writer.write(digest.digest(), offset))
+                self._next.replace(path)
+                fsync_directory(self._directory)
+            except OSError as error:
+                self._writer.drop()
+                raise store_error(f"keeping the work of phase {work.phase}", path, error) from error
+            except EOFError:
+                self._writer.drop()
+                raise StoreError("the payload to be kept ends too early") from None
 
     def drop_below(self, round_index: int, needed: Collection[PhaseId] = ()) -> int:
         """Remove what belongs to entries below `round_index`, but for `needed`, and what is not sound; the number of
@@ -216,15 +235,3 @@ class KeptWorkStore:
             return sum(path.stat().st_size for path in self._directory.glob(f"*{SUFFIX}"))
         except OSError as error:
             raise store_error("looking at kept work", self._directory, error) from error
-
-
-def _copy(piece: Piece, fd: int, offset: int, update: Callable[[bytes], None]) -> int:
-    done = 0
-    while done < piece.length:
-        data = os.pread(piece.fd, min(_PIECE_BYTES, piece.length - done), piece.offset + done)
-        if not data:
-            raise StoreError("the payload to be kept ends too early")
-        update(data)
-        offset = write_all(fd, data, offset)
-        done += len(data)
-    return offset

@@ -17,7 +17,16 @@ from pathlib import Path
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest, RoundIndex, RunId
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
-from dilocoxd.store.log_record import PIECE_BYTES, Record, check_payload, encode_front, read_record, read_result
+from dilocoxd.store.log_record import (
+    PAYLOAD_AT,
+    PIECE_BYTES,
+    Record,
+    check_payload,
+    encode_around,
+    encode_front,
+    read_record,
+    read_result,
+)
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 
 SUFFIX = ".entry"
@@ -120,6 +129,32 @@ class EntryLog:
             )
         self._write(signed, lengths, source)
         return self.head
+
+    def append_voted(self, signed: SignedEntry, lengths: Sequence[int], voted: Path) -> bool:
+        """Add the next entry, durably, by a link to a file that has its payload at PAYLOAD_AT, durable already, each
+        segment with its hash. False: files here cannot be linked, or this one is linked somewhere; nothing is changed.
+
+        After the votes only what they add is written. Raises StoreError, and leaves the log as it was, if the entry
+        does not continue the chain, or the disk is full (DiskFull).
+        """
+        self._check_next(signed, self.height, self.head)
+        path = self.path(self.height)
+        try:
+            if not _complete(voted, signed, tuple(lengths)):
+                return False
+            try:
+                os.link(voted, path)
+            except OSError:
+                return False  # another file system, or one without links: the payload is copied
+            try:
+                fsync_directory(self._directory)
+            except OSError:
+                path.unlink(missing_ok=True)  # it must not come back later
+                raise
+        except OSError as error:
+            raise store_error(f"appending entry {self.height} to the log", path, error) from error
+        self._hashes.append(entry_hash(signed.entry))
+        return True
 
     def append_bare(self, signed: SignedEntry, lengths: Sequence[int]) -> Digest:
         """Add the next entry without its payload: a newcomer's snapshot makes it unnecessary. Errors as `append`."""
@@ -295,6 +330,22 @@ class EntryLog:
             raise StoreError(
                 f"entry {index} continues {entry.parent.hex()[:16]}, the chain's head there is {parent.hex()[:16]}"
             )
+
+
+def _complete(voted: Path, signed: SignedEntry, lengths: tuple[int, ...]) -> bool:
+    """Make a whole record, synced, of a file that has only a payload. False: it is a record somewhere, which must not
+    be written again. Raises OSError."""
+    head, rest = encode_around(signed, lengths)
+    fd = os.open(voted, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_nlink != 1:
+            return False
+        os.ftruncate(fd, write_all(fd, rest, PAYLOAD_AT + sum(lengths)))
+        write_all(fd, head, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    return True
 
 
 def _copy_payload(fd: int, offset: int, source: PayloadSource, hashes: Sequence[bytes]) -> None:

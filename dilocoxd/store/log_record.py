@@ -3,7 +3,9 @@
 Decides whether the bytes of a file are a whole, undamaged record. The payload is not covered by the record's own
 hash but by the entry's `result_hashes`, so a record proves that it holds exactly what was voted for.
 Layout (little-endian): magic(8) | u32 entry bytes | u32 number of segments | u64 payload bytes | u8 has payload |
-entry | u64 per segment | sha256 of all before | payload.
+entry | u64 per segment | sha256 of all before | payload. Of an entry that this site voted for the payload was on disk
+before the votes were there: its magic is another one, the payload is at PAYLOAD_AT, and entry, lengths and sha256 (of
+header, entry and lengths) stand behind it.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from dilocoxd.store.durable import Corrupt
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX, SignedEntry, decode_entry, encode_entry
 
 MAGIC = b"dlxlog1\n"
+MAGIC_PAYLOAD_FIRST = b"dlxlog2\n"
+PAYLOAD_AT = 4096
 _HEADER = struct.Struct("<8sIIQB")
 _SEGMENTS_MAX = 1 << 20
 _DIGEST_BYTES = 32
@@ -50,24 +54,41 @@ def encode_front(signed: SignedEntry, lengths: tuple[int, ...], *, has_payload: 
     return body + hashlib.sha256(body).digest()
 
 
+def encode_around(signed: SignedEntry, lengths: tuple[int, ...]) -> tuple[bytes, bytes]:
+    """What stands in front of a payload at PAYLOAD_AT, and what stands behind it."""
+    entry = encode_entry(signed)
+    head = _HEADER.pack(MAGIC_PAYLOAD_FIRST, len(entry), len(lengths), sum(lengths), True)
+    rest = entry + struct.pack(f"<{len(lengths)}Q", *lengths)
+    return head, rest + hashlib.sha256(head + rest).digest()
+
+
 def read_record(path: Path) -> Record:
     """The record in `path`, checked except for the payload's hashes. Raises Corrupt and OSError."""
     with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
         head = file.read(_HEADER.size)
         if len(head) < _HEADER.size:
             raise Corrupt(f"{path}: cut off in its header")
         magic, entry_bytes, num_segments, payload_bytes, has_payload = _HEADER.unpack(head)
-        if magic != MAGIC or entry_bytes > ENTRY_BYTES_MAX or num_segments > _SEGMENTS_MAX or has_payload > 1:
+        is_behind = magic == MAGIC_PAYLOAD_FIRST and has_payload == 1
+        if (
+            not (magic == MAGIC or is_behind)
+            or entry_bytes > ENTRY_BYTES_MAX
+            or num_segments > _SEGMENTS_MAX
+            or has_payload > 1
+        ):
             raise Corrupt(f"{path}: not a log record, or a damaged header")
+        if is_behind:
+            file.seek(min(PAYLOAD_AT + payload_bytes, size))
         rest = file.read(entry_bytes + 8 * num_segments + _DIGEST_BYTES)
-        size = os.fstat(file.fileno()).st_size
     body, digest = rest[:-_DIGEST_BYTES], rest[-_DIGEST_BYTES:]
     if len(rest) < entry_bytes + 8 * num_segments + _DIGEST_BYTES or hashlib.sha256(head + body).digest() != digest:
         raise Corrupt(f"{path}: damaged or cut off (its sha256 does not match)")
     lengths = struct.unpack(f"<{num_segments}Q", body[entry_bytes:])
-    offset = len(head) + len(rest)
-    if sum(lengths) != payload_bytes or size != offset + has_payload * payload_bytes:
-        raise Corrupt(f"{path}: {size} bytes instead of {offset + has_payload * payload_bytes}")
+    offset = PAYLOAD_AT if is_behind else len(head) + len(rest)
+    expected = offset + has_payload * payload_bytes + is_behind * len(rest)
+    if sum(lengths) != payload_bytes or size != expected:
+        raise Corrupt(f"{path}: {size} bytes instead of {expected}")
     try:
         signed = decode_entry(body[:entry_bytes])
     except WireError as error:

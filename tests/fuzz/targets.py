@@ -17,7 +17,7 @@ from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ids import Digest, RunId
 from dilocoxd.machines.limits import VoteKeys
 from dilocoxd.machines.peers.double_votes import is_proved
-from dilocoxd.store.log_record import encode_front, read_record
+from dilocoxd.store.log_record import PAYLOAD_AT, encode_around, encode_front, read_record
 from dilocoxd.store.snapshots import SnapshotFile, SnapshotIndex, decode_index
 from dilocoxd.swarm.discovery.identity import is_signed_by
 from dilocoxd.swarm.discovery.records import verify_record
@@ -88,6 +88,11 @@ def sum_proofs() -> tuple[bytes, ...]:
 def log_record() -> bytes:
     signed = decode_entry(hexes(loaded("chain")["entries"])[0])
     return encode_front(signed, (3, 4, 5), has_payload=True) + bytes(12)
+
+
+def voted_log_record() -> bytes:
+    head, rest = encode_around(decode_entry(hexes(loaded("chain")["entries"])[0]), (3, 4, 5))
+    return head.ljust(PAYLOAD_AT, b"\0") + bytes(12) + rest
 
 
 def read_log_record(data: bytes) -> None:
@@ -218,7 +223,7 @@ def all_targets() -> list[Target]:
             hexes([*encoding["losses"], *encoding["broken_losses"]]),
         ),
         Target("snapshot indexes", lambda data: decode_index(data, "stranger"), (index(),)),
-        Target("log records", read_log_record, (log_record(),)),
+        Target("log records", read_log_record, (log_record(), voted_log_record())),
         Target("bitmaps", bitmap, (bytes(5), b"\xff" * 5)),
         *(Target(*one) for one in other_decoders()),
         *segment_targets(),

@@ -187,9 +187,13 @@ class Ledger:
         """View of our chain as it was at this height (its state digest is that of no interest to checks)."""
         return view_of(self._genesis, [signed.entry for signed in self.log.entries(0, height)], Digest(bytes(32)))
 
-    async def persist(self, signed: SignedEntry, result_fd: int) -> None:
-        """Append entry, offers, votes and the payload in RESULT, durably. Raises StoreError."""
+    async def persist(self, signed: SignedEntry, result_fd: int, voted: Path | None = None) -> None:
+        """Append entry, offers, votes and the payload in RESULT, durably. Raises StoreError.
+
+        `voted`: a file that has the payload already, because we voted for it (PromiseFile.holding)."""
         lengths = self.payloads.at(signed.entry.lowrank_r).lengths
+        if voted is not None and await asyncio.to_thread(self.log.append_voted, signed, lengths, voted):
+            return
         await asyncio.to_thread(self.log.append, signed, PayloadSource(result_fd, 0, lengths))
 
     async def apply_voted(self, round_index: RoundIndex, settle: Settlement | None) -> StateReady:

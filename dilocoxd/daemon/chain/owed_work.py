@@ -43,9 +43,10 @@ class WorkKeeper:
             return  # a vote repeated after a restart: the first one kept it
         payloads = maps.at(entry.lowrank_r)
         last = payloads.num_passes - 1
-        outbox, result = self.site.buffers.fd(OUTBOX), self.site.buffers.fd(RESULT)
-        spans = [payloads.span(index) for index in range(payloads.num_passes)]
-        body = [Piece(outbox, *spans[last]), *(Piece(result, *span) for span in spans[:last])]
+        result, num_segments = self.site.buffers.fd(RESULT), len(payloads.segment_bytes)
+        spans = [payloads.span(index) for index in range(last)]
+        body = [self._own_piece(payloads, segment) for segment in range(num_segments)]
+        body += [Piece(result, *span) for span in spans]
         body += self._says_what_was_counted(payloads, maps)
         digest = entry_hash(entry)
         known = self.kept.find(phase)
@@ -54,6 +55,18 @@ class WorkKeeper:
             place = entry.place_of(self.me)
             work = KeptWork(phase, int(entry.round), digest, payloads.num_passes, content=content, place=place)
             await asyncio.to_thread(self.kept.keep, work, body)
+
+    async def keep_early(self, payloads: PayloadMap, segment: int) -> None:
+        """A segment of OUTBOX, of the last pass, is what this attempt gives: a vote will want it on disk, and so it is
+        written while the exchange runs."""
+        piece = self._own_piece(payloads, segment)
+        at = piece.offset - payloads.span(payloads.num_passes - 1)[0]
+        num_items = len(self.site.status().in_flight_content)
+        await asyncio.to_thread(self.kept.keep_early, piece, at, num_items)
+
+    def _own_piece(self, payloads: PayloadMap, segment: int) -> Piece:
+        place = payloads.own(OUTBOX, payloads.num_passes - 1, segment)
+        return Piece(self.site.buffers.fd(OUTBOX), place.offset, place.length)
 
     def _says_what_was_counted(self, payloads: PayloadMap, maps: PayloadMaps) -> list[Piece]:
         """The records of the last pass's results and, where shares were compared with it, the result before."""

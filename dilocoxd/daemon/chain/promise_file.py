@@ -8,23 +8,21 @@ Source: protocol/06-rounds.md, lock rule and R29.
 
 import asyncio
 import contextlib
-import hashlib
-import os
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
-from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
+from dilocoxd.daemon.chain.voted_payload import VotedPayload
 from dilocoxd.errors import StoreError, WireError
+from dilocoxd.ids import Digest
 from dilocoxd.machines.peers.reverts import DECIDED_MAX
 from dilocoxd.machines.round.outputs import KeptPromise, Promise
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, fsync_directory, stage_file, store_error, write_file
 from dilocoxd.wire.codec import Length, decode_struct, encode_struct
-from dilocoxd.wire.entry import ENTRY_BYTES_MAX
+from dilocoxd.wire.entry import ENTRY_BYTES_MAX, entry_hash
 from dilocoxd.wire.messages import TakeBack
-
-_COPY_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,13 @@ class PromiseFile:
     def __init__(self, directory: Path) -> None:
         self._reverts_path = directory / "reverts"
         self._path = directory / "promise"
-        self._payload_path = directory / "promise.payload"
+        self._payload = VotedPayload(directory / "promise.payload")
+        self._writes = asyncio.Lock()
+        """Held by who writes a payload."""
+        self._is_right = False
+        """Whether what was written last is the payload of the entry that is promised next."""
+        self._held: Digest | None = None
+        """The entry whose payload, checked, is in `promise.payload`; None: of none, as far as we know."""
         self.round_at_start = 0
         """Of the last promise of the daemon's last life, once that is loaded; 0: there was none."""
 
@@ -64,7 +68,7 @@ class PromiseFile:
                 failures.append(error)
 
         # None is cancelled when another fails: no thread reads RESULT, or writes, once this has returned.
-        async with asyncio.TaskGroup() as group:
+        async with self._writes, asyncio.TaskGroup() as group:
             copied = asyncio.to_thread(self._keep_payload, promise, result_fd, payloads)
             group.create_task(to_its_end(copied), name="payload of a vote")
             group.create_task(to_its_end(asyncio.to_thread(self._stage, promise)), name="promise")
@@ -75,34 +79,48 @@ class PromiseFile:
             raise failures[0]
         await asyncio.to_thread(self._publish, promise)
 
+    async def write_early(self, result_fd: int, place: Place) -> None:
+        """Begin with a segment of RESULT that is there before the others: the vote waits for less then.
+
+        Whatever is wrong with it is found, and told, by `save`.
+        """
+        async with self._writes:
+            await asyncio.to_thread(self._payload.write_early, result_fd, place.offset, place.length)
+
+    def holding(self, entry: Digest) -> Path | None:
+        """The file that has the payload of this entry as EntryLog.append_voted wants it; None: there is none."""
+        return self._payload.path if self._held == entry else None
+
     @property
-    def _temporaries(self) -> tuple[Path, Path]:
-        """Of the payload and of the promise."""
-        payload, promise = (path.with_name(path.name + TEMPORARY_SUFFIX) for path in (self._payload_path, self._path))
-        return payload, promise
+    def _temporary(self) -> Path:
+        return self._path.with_name(self._path.name + TEMPORARY_SUFFIX)
 
     def _forget_temporaries(self) -> None:
-        for temporary in self._temporaries:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+        self._payload.drop()
+        with contextlib.suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
 
     def _keep_payload(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
-        if promise.entry is not None:
-            self._copy(result_fd, payloads.at(promise.entry.lowrank_r).total_bytes)
+        entry = promise.entry
+        if entry is not None:
+            lengths = payloads.at(entry.lowrank_r).lengths
+            self._is_right = self._payload.finish(result_fd, lengths, entry.result_hashes)
 
     def _stage(self, promise: Promise) -> None:
         stage_file(self._path, encode_struct(promise))
 
     def _publish(self, promise: Promise) -> None:
-        payload, temporary = self._temporaries
         try:
             if promise.entry is not None:
-                payload.replace(self._payload_path)  # first: no promise stands without its payload
-            temporary.replace(self._path)
+                self._held = None
+                self._payload.temporary.replace(self._payload.path)  # first: no promise stands without its payload
+            self._temporary.replace(self._path)
             fsync_directory(self._path.parent)
         except OSError as error:
             self._forget_temporaries()
             raise store_error("keeping what we promise", self._path, error) from error
+        if promise.entry is not None and self._is_right:
+            self._held = entry_hash(promise.entry)
 
     async def save_reverts(self, taken_back: tuple[TakeBack, ...]) -> None:
         """Durable when this returns, in the place of those before. Raises StoreError."""
@@ -121,17 +139,6 @@ class PromiseFile:
             raise StoreError(
                 f"{self._reverts_path} is damaged ({error}); remove it, the others tell it again"
             ) from error
-
-    def _copy(self, source: int, length: int) -> None:
-        temporary, _ = self._temporaries
-        try:
-            with temporary.open("wb", buffering=0) as file:
-                for start in range(0, length, _COPY_BYTES):
-                    file.write(os.pread(source, min(_COPY_BYTES, length - start), start))
-                os.fsync(file.fileno())
-        except OSError as error:
-            temporary.unlink(missing_ok=True)
-            raise store_error("keeping the payload we vote for", self._payload_path, error) from error
 
     async def load(self, result_fd: int, payloads: PayloadMaps) -> KeptPromise | None:
         """The promise of the daemon's last life; the payload that belongs to it is put back into RESULT.
@@ -152,22 +159,8 @@ class PromiseFile:
                 f"{self._path} is damaged ({error}); remove it if no other site is in the middle of a round"
             ) from error
         self.round_at_start = int(promise.round)
-        return KeptPromise(promise, promise.entry is not None and self._restore(promise, result_fd, payloads))
-
-    def _restore(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> bool:
-        assert promise.entry is not None
-        lengths = payloads.at(promise.entry.lowrank_r).lengths
-        if len(promise.entry.result_hashes) != len(lengths):
-            return False
-        try:
-            with self._payload_path.open("rb") as file:
-                offset = 0
-                for length, expected in zip(lengths, promise.entry.result_hashes, strict=True):
-                    data = file.read(length)
-                    if hashlib.sha256(data).digest() != expected:
-                        return False
-                    os.pwrite(result_fd, data, offset)
-                    offset += length
-        except OSError:
-            return False
-        return True
+        entry = promise.entry
+        if entry is None:
+            return KeptPromise(promise, False)
+        lengths = payloads.at(entry.lowrank_r).lengths
+        return KeptPromise(promise, self._payload.restore(result_fd, lengths, entry.result_hashes))

@@ -16,6 +16,7 @@ from dilocoxd.daemon.chain.ledger import Ledger, planned_by
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
 from dilocoxd.daemon.chain.payload_map import Place
 from dilocoxd.daemon.chain.promise_file import PromiseFile
+from dilocoxd.daemon.chain.voted_payload import EARLY_BYTES_MIN
 from dilocoxd.daemon.observe.rounds import RoundHistory
 from dilocoxd.daemon.round.as_read import as_read
 from dilocoxd.daemon.round.inbox import RoundInbox
@@ -28,9 +29,9 @@ from dilocoxd.daemon.site.interface import BadResult, BadShare, TrainingSite
 from dilocoxd.errors import StoreError, WireError, WorkerError
 from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.ipc.fault import hold
-from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, ReduceFailed
+from dilocoxd.machines.exchange.facts import PassPrepared, Reduced, ReduceFailed, SegmentReceived, SegmentSent
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce, SendSegment
-from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION
+from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT
 from dilocoxd.machines.phase.outputs import OfferContribution
 from dilocoxd.machines.round.inputs import (
     Audited,
@@ -64,7 +65,7 @@ from dilocoxd.machines.round.outputs import (
     StartRecovery,
 )
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.wire.entry import Contribution, Signature, payload_root
+from dilocoxd.wire.entry import Contribution, Signature, entry_hash, payload_root
 from dilocoxd.wire.local.buffers import INBOX, RESULT
 from dilocoxd.wire.messages import SegmentHeader
 
@@ -212,6 +213,7 @@ class RoundDriver:
         commands = self._parts.recorder.handle(event, now)
         status, height = self._machine.status, self._machine.height
         transfers.look_again((status.state, status.round, status.attempt, height.attempt.exchange is None))
+        self._write_early(event)
         await self._carry_out(commands, transfers)
         if self._held_offer is not None and not self._is_recovering:
             self.tell(self._held_offer)
@@ -299,6 +301,31 @@ class RoundDriver:
         for slot in self._machine.slots_over():
             await asyncio.to_thread(punch, INBOX, slot * size, size)
 
+    def _write_early(self, event: Event) -> None:
+        """A result is here, or what we gave is with its owner: a vote wants both on disk, and they go there now, while
+        the exchange runs."""
+        exchange = self._machine.height.attempt.exchange
+        if exchange is None or not exchange.is_contributor:
+            return
+        match event:
+            case SegmentReceived(key=key) if key.kind == KIND_RESULT:
+                is_result, is_given = True, False
+            case SegmentSent(key=key):
+                is_result, is_given = False, key.kind == KIND_CONTRIBUTION
+            case Reduced() as key:
+                is_result = is_given = True
+            case _:
+                return
+        parts, payload = self._parts, self._parts.ledger.payloads.at(exchange.propose.lowrank_r)
+        if payload.total_bytes < EARLY_BYTES_MIN:
+            return
+        if is_result:
+            place = payload.own(RESULT, key.pass_index, key.segment)
+            early = parts.promises.write_early(parts.site.buffers.fd(RESULT), place)
+            self._spawn(early, f"result {key.pass_index}/{key.segment} to disk")
+        if is_given and key.pass_index == payload.num_passes - 1:
+            self._spawn(parts.work_keeper.keep_early(payload, key.segment), f"given {key.segment} to disk")
+
     async def _keep_promise(self, promise: Promise) -> None:
         parts, payloads = self._parts, self._parts.ledger.payloads
         keeping = parts.work_keeper.keep(promise.entry, payloads) if promise.entry is not None else None
@@ -337,7 +364,8 @@ class RoundDriver:
     async def _persist(self, order: PersistEntry) -> None:
         await hold("commit", self._parts.history.held)
         try:
-            await self._parts.ledger.persist(order.signed, self._parts.site.buffers.fd(RESULT))
+            voted = self._parts.promises.holding(entry_hash(order.signed.entry))
+            await self._parts.ledger.persist(order.signed, self._parts.site.buffers.fd(RESULT), voted)
         except StoreError as error:
             self.tell(StoreFailed(str(error)))
         else:

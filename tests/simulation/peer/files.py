@@ -22,6 +22,8 @@ from dilocoxd.machines.round.outputs import Promise
 from dilocoxd.store import durable, log as log_module
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog, PayloadSource
+from dilocoxd.store.log_record import PAYLOAD_AT, encode_around
+from dilocoxd.wire.entry import entry_hash
 from tests.simulation.peer.disk import GENESIS, RUN_ID, Crashed, Disk, Payload, Stored
 
 MEMORY = Path("/dev/shm")
@@ -81,19 +83,31 @@ class FileDisk(Disk):
         if crash == "before":
             raise Crashed
         path = self.directory / "log" / f"{len(self.log):012d}.entry"
+        voted = self._promises.holding(entry_hash(stored.signed.entry))
         if crash == "torn":
             path.with_name(path.name + durable.TEMPORARY_SUFFIX).write_bytes(b"dlxlog1\n and then the power failed")
+            if voted is not None and voted.stat().st_nlink == 1:
+                self._tear(voted, stored)
             raise Crashed
         assert self._log is not None
         os.pwrite(self._fd, self._to_bytes(stored.payload), 0)
         with _full(log_module, self.is_full):
-            self._log.append(stored.signed, PayloadSource(self._fd, 0, self._map.lengths))
+            if voted is None or not self._log.append_voted(stored.signed, self._map.lengths, voted):
+                self._log.append(stored.signed, PayloadSource(self._fd, 0, self._map.lengths))
         if crash == "torn_tail":
             os.truncate(path, path.stat().st_size * 2 // 3)
             raise Crashed
         self.log.append(stored)
         if crash == "after":
             raise Crashed
+
+    def _tear(self, voted: Path, stored: Stored) -> None:
+        """The power fails while the file of a vote is made the log's record."""
+        head, rest = encode_around(stored.signed, self._map.lengths)
+        with voted.open("r+b") as file:
+            file.write(head)
+            file.seek(PAYLOAD_AT + self._map.total_bytes)
+            file.write(rest[: len(rest) // 2])
 
     def roll_back(self, height: int) -> None:
         assert self._log is not None
@@ -105,6 +119,8 @@ class FileDisk(Disk):
         super().lose_log()
 
     def save_promise(self, promise: Promise, payload: Payload) -> None:
+        with _full(durable, self.is_full):  # what an attempt left there, or the result before
+            self._promises._payload.write_early(self._fd, 0, self._map.lengths[0])
         os.pwrite(self._fd, self._to_bytes(payload).ljust(self._map.total_bytes, b"\0"), 0)
         with _full(os, self.is_full, "fsync"):
             self._promises._keep_payload(promise, self._fd, self._maps)

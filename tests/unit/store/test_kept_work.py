@@ -1,5 +1,6 @@
 """Files of kept work: found by phase, replaced by a later attempt, dropped by round."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PhaseId
+from dilocoxd.store import durable
 from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece, check_work, work_path
 
 BODY = bytes(range(256)) * 10
@@ -82,3 +84,51 @@ def test_a_payload_that_ends_too_early_is_an_error_and_leaves_the_old_file(tmp_p
         os.close(fd)
     found = kept.find(PhaseId(1))
     assert found is not None and found.round == 1
+
+
+def early_and_kept(folder: Path, early: bytes, body: bytes, num_items: int) -> None:
+    """Work whose first half was written early, from what was there then."""
+    kept, fd, half = KeptWorkStore(folder), os.memfd_create("payload"), len(body) // 2
+    try:
+        os.pwrite(fd, early, 0)
+        kept.keep_early(Piece(fd, 0, half), 0, num_items)
+        os.pwrite(fd, body, 0)
+        pieces = [Piece(fd, 0, half), Piece(fd, half, len(body) - half)]
+        kept.keep(KeptWork(PhaseId(5), 1, Digest(bytes(32)), content=((PhaseId(5), 1),)), pieces)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("num_items", [0, 1, 2])
+@pytest.mark.parametrize("early", [BODY, BODY[::-1]])
+def test_what_was_written_early_counts_only_if_it_is_what_was_given(
+    tmp_path: Path, early: bytes, num_items: int
+) -> None:
+    """In its place: how much the content has is known for certain only when it is kept."""
+    early_and_kept(tmp_path, early, BODY, num_items)
+    path = work_path(tmp_path, PhaseId(5))
+    found = check_work(path)
+    assert path.read_bytes()[found.offset : found.offset + found.body_bytes] == BODY
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_what_was_written_early_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written, write_all = list[int](), durable.write_all
+
+    def noted(fd: int, data: bytes, offset: int) -> int:
+        written.append(len(data))
+        return write_all(fd, data, offset)
+
+    monkeypatch.setattr(durable, "write_all", noted)
+    early_and_kept(tmp_path, BODY, BODY, 1)
+    assert sum(length for length in written if length >= len(BODY) // 2) == len(BODY)
+
+
+def test_disk_that_is_full_early_is_told_when_work_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(durable, "write_all", full)
+    with pytest.raises(StoreError, match="free space"):
+        early_and_kept(tmp_path, BODY, BODY, 1)
+    assert not list(tmp_path.iterdir())
