@@ -46,8 +46,8 @@ def load_record(run_directory: Path) -> SiteRecord:
 class SiteRecordFile:
     """The record on disk: every writing reserves numbers for rounds to come, so that an offer waits for no disk.
 
-    The phase machine asks for one number at a time, and before each offer; only what it has settled must be written
-    every round, which nobody waits for.
+    The phase machine asks for one number at a time, and before each offer. What an entry has settled the chain tells at
+    the next start; only what no entry has is written.
     """
 
     def __init__(self, run_directory: Path) -> None:
@@ -55,6 +55,8 @@ class SiteRecordFile:
         self._run_directory = run_directory
         self.durable = load_record(run_directory)
         """What the file says, or would if there were one."""
+        self._settled = self.durable.last_settled
+        """Newest phase that was settled, here or in the chain, which is on disk as well."""
 
     def note(self, command: PersistRecord | ForgetWork) -> None:
         """What the phase machine wants on disk before it goes on. Raises StoreError."""
@@ -62,11 +64,13 @@ class SiteRecordFile:
             KeptWorkStore(work_directory(self._run_directory)).forget(command.phase)
             return
         wanted, numbers = command.record, command.record.phases_reserved
-        if numbers <= self.durable.phases_reserved and wanted.last_settled == self.durable.last_settled:
+        is_known = command.is_derived or wanted.last_settled == self._settled
+        if numbers <= self.durable.phases_reserved and is_known:
+            self._settled = wanted.last_settled
             return
         ahead = dataclasses.replace(wanted, phases_reserved=max(self.durable.phases_reserved, numbers + NUMBERS_AHEAD))
         save_record(self._run_directory, ahead)
-        self.durable = ahead
+        self.durable, self._settled = ahead, ahead.last_settled
 
 
 def overlapped(commands: Sequence[PhaseCommand]) -> list[PhaseCommand]:

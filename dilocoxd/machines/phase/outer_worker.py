@@ -162,7 +162,8 @@ def _formed(m: PhaseState, answer: local.ContributionFormed) -> None:
 def _settled(m: PhaseState) -> None:
     assert m.flight is not None and m.flight.stage == "settling"
     flight, m.flight = m.flight, None
-    m.persist(last_settled=flight.phase)
+    # The entry that has it is in the log. With `streaming` what is kept besides is owed only if it was settled.
+    m.persist(last_settled=flight.phase, is_derived=flight.is_included and m.settings.delay != "streaming")
     if flight.is_included:
         m.owed.add(flight.content, -1)
     elif m.settings.delay == "streaming":

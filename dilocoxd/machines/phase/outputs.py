@@ -27,6 +27,8 @@ class PersistRecord:
     """Durable (fsync) before the next command is carried out."""
 
     record: SiteRecord
+    is_derived: bool = False
+    """What is new of it says the chain as well (repayment.begin): it need not be written."""
 
 
 @dataclass(frozen=True, slots=True)

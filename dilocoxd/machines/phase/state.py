@@ -71,10 +71,10 @@ class PhaseState:
             self.trainer.last_sign = self.now
         self.out.append(cmd.TellTrainer(message))
 
-    def persist(self, **changes: Any) -> None:
-        """Change the record and make it durable before whatever is emitted next."""
+    def persist(self, *, is_derived: bool = False, **changes: Any) -> None:
+        """Change the record and make it durable before whatever is emitted next, unless the chain says it too."""
         self.record = dataclasses.replace(self.record, **changes)
-        self.out.append(cmd.PersistRecord(self.record))
+        self.out.append(cmd.PersistRecord(self.record, is_derived))
 
     def fail(self, reason: str) -> None:
         """Stop deciding: a restart of the daemon rebuilds what is lost."""

@@ -4,6 +4,7 @@ Parameters are modelled as (anchor they count from, units of progress since): u 
 the units since the last closed boundary. What the real buffers would silently get wrong is an AssertionError here.
 """
 
+import dataclasses
 import hashlib
 import random
 from collections import Counter
@@ -58,6 +59,8 @@ class SiteModel:
         """Our phases in the chain."""
         self.flying: int | None = None
         """Formed and not settled."""
+        self.derived = self.record.last_settled
+        """Newest phase that was settled by an entry: the record may not say so."""
         self.saved: SavedFeedback | None = None
         """The feedback file."""
         self.returned_number = 0
@@ -89,7 +92,11 @@ class SiteModel:
                 self.outer_task = command
             case cmd.TellTrainer(message):
                 self._tell(message)
-            case cmd.PersistRecord(record):
+            case cmd.PersistRecord(record, is_derived):
+                if is_derived:
+                    self.derived = record.last_settled
+                if is_derived or record.last_settled == self.derived:  # it reaches the disk some time, or never
+                    record = dataclasses.replace(record, last_settled=self.durable.last_settled)
                 self.durable = record
             case cmd.OfferContribution():
                 assert self.offered is None and command.phase < self.durable.phases_reserved

@@ -150,7 +150,7 @@ def safe_phases(site: Life, *, has_left: bool) -> set[int]:
     disk = site.disk
     carried: list[Any] = [disk.contents.get(phase, Counter({phase: 1})) for phase in disk.chain | disk.work]
     # Before the first contribution is settled there is no number that a feedback file could be named after.
-    carried += [site.feedback] if has_left and site.durable.last_settled is not None else []
+    carried += [site.feedback] if has_left and site.machine.state.record.last_settled is not None else []
     return {phase for counter in carried for phase, count in counter.items() if count > 0}
 
 

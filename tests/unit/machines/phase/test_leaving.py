@@ -26,7 +26,7 @@ def test_leaving_while_the_outer_worker_is_down_saves_when_it_is_back(is_back_fi
         site.start_outer()
         site.settle_down(until_due=True)
     assert site.has_left
-    assert site.saved == SavedFeedback(PhaseId(0), None, {}) and site.durable.last_settled == 0
+    assert site.saved == SavedFeedback(PhaseId(0), None, {}) and site.machine.state.record.last_settled == 0
 
 
 def test_site_that_never_had_an_outer_worker_leaves_at_once() -> None:

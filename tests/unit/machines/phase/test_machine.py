@@ -145,7 +145,7 @@ def test_a_contribution_is_settled_once_whatever_is_said_about_it_afterwards() -
     site.send(ev.EntryCommitted(site.order(), ev.CommittedEntry(RoundIndex(1), 0, 4, 0, settles=PhaseId(0))))
     site.settle_down()
     assert site.settled == [(0, True)] and site.orders[order] is not None
-    assert site.durable.last_settled == 0
+    assert site.machine.state.record.last_settled == 0
 
 
 def test_settle_comes_before_apply_of_the_same_round() -> None:
@@ -325,7 +325,7 @@ def test_leaving_saves_the_feedback_under_the_last_settled_phase() -> None:
     site.send(ev.LeaveOrdered())
     site.settle_down(until_due=True)
     assert site.has_left and names(site.said)[-1] == "StopTraining"
-    assert site.saved == SavedFeedback(PhaseId(0), None, {}) and site.durable.last_settled == 0
+    assert site.saved == SavedFeedback(PhaseId(0), None, {}) and site.machine.state.record.last_settled == 0
 
 
 def test_leaving_with_a_contribution_of_unknown_fate_saves_it_too() -> None:

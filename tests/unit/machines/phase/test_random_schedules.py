@@ -167,7 +167,7 @@ def test_leaving_in_any_state_comes_to_an_end(delay: Delay) -> None:
         site.settle_down(until_due=True)
         assert site.has_left, f"delay {delay}, seed {seed}: {site.machine.waiting_for}"
         if site.offered is None and site.settled:
-            assert site.saved is not None and site.saved.phase == site.durable.last_settled
+            assert site.saved is not None and site.saved.phase == site.machine.state.record.last_settled
 
 
 @pytest.mark.parametrize("delay", DELAYS)
