@@ -18,8 +18,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.blockint import decode_scales, encode_scales, inverse_of
-from dilocoxd.compress.codec import CHUNK, Codec, Payload, bad_payload, load, store
+from dilocoxd.compress import loops
+from dilocoxd.compress.blockint import decode_scales, encode_scales, inverse_of, load_scales
+from dilocoxd.compress.codec import CHUNK, Codec, Payload, bad_payload, load, not_encodable, store
 from dilocoxd.compress.loops import SCALE_BYTES
 
 FLOAT64_BITS = 53
@@ -27,6 +28,10 @@ MANTISSA_BITS = 7
 """Of bf16; what lies above them in a positive number is the exponent."""
 SCALE_BITS = 4
 """Significant bits of a short scale."""
+UNUSED_BITS = (1 << MANTISSA_BITS - SCALE_BITS + 1) - 1
+"""Of the mantissa of bf16: zero in a short scale."""
+LEAST, LARGEST = 63 << MANTISSA_BITS, 191 << MANTISSA_BITS
+"""2**-64 and 2**64 in bf16."""
 
 
 def spread_for(bits: int, lowrank_r: int) -> int:
@@ -39,7 +44,7 @@ class ColumnInt(Codec):
 
     def __init__(self, bits: Literal[4, 8], block: int, length: int, spread: int) -> None:
         self.name = f"columns{bits}"
-        self._bits = bits
+        self._bits: Literal[4, 8] = bits
         self._levels = 2 ** (bits - 1) - 1
         self._block = block
         self._length = length
@@ -61,13 +66,16 @@ class ColumnInt(Codec):
 
     def encode_chunk(self, values: Tensor, start: int, numel: int, out: Tensor) -> None:
         columns = values.view(-1, self._length)
+        stored, target = self._parts(out, start, numel, columns.shape[0])
+        if loops.found:
+            if not loops.found.encode_columns(columns, self._bits, self._block, stored, target.view(-1)):
+                raise not_encodable()
+            return
         width = self._blocks_per_column * self._block
         blocks = torch.nn.functional.pad(columns, (0, width - self._length)).view(-1, self._block)
         scales, raw = encode_scales(blocks.abs().amax(dim=1), self._levels, "short")
-        first = start // self._length
-        store(raw, out[first * self._scale_bytes : (first + columns.shape[0]) * self._scale_bytes])
+        store(raw, stored)
         codes = blocks.mul(inverse_of(scales).unsqueeze(1)).round_().view(-1, width)[:, : self._length]
-        target = self._codes(out, start, numel, columns.shape[0])
         if self._bits == 8:
             target.view(torch.int8).copy_(codes)
         else:
@@ -78,10 +86,11 @@ class ColumnInt(Codec):
 
     def decode_chunk(self, payload: Tensor, start: int, numel: int, out: Tensor) -> None:
         columns = out.view(-1, self._length)
-        first, count = start // self._length, columns.shape[0]
-        raw = payload[first * self._scale_bytes : (first + count) * self._scale_bytes]
-        scales = decode_scales(raw, "short").view(count, -1)
-        source = self._codes(payload, start, numel, count)
+        stored, source = self._parts(payload, start, numel, columns.shape[0])
+        if loops.found:
+            loops.found.decode_columns((stored, source.view(-1)), self._bits, self._block, columns)
+            return
+        scales = load_scales(stored, "short").view(columns.shape[0], -1)
         if self._bits == 8:
             columns.copy_(source.view(torch.int8))
         else:
@@ -93,18 +102,35 @@ class ColumnInt(Codec):
     def finish_payload(self, out: Tensor, numel: int) -> None:
         raw = out[: numel // self._length * self._scale_bytes]
         scales = load(raw, torch.int16)
+        if self._is_within_spread(scales):
+            return  # as nearly always
         exponents = scales >> MANTISSA_BITS
         store(torch.where(exponents < exponents.amax() - self._spread, 0, scales).to(torch.int16), raw)
 
-    def _codes(self, payload: Tensor, start: int, numel: int, count: int) -> Tensor:
-        first = start // self._length
-        origin = numel // self._length * self._scale_bytes
-        size = self._bytes_per_column
-        return payload[origin + first * size : origin + (first + count) * size].view(count, size)
+    def _is_within_spread(self, scales: Tensor) -> bool:
+        """Whether all of int16[blocks], bits of bf16, but zeros are in range and near each other; False: look."""
+        largest = scales.amax()
+        least = int(torch.where(scales == 0, largest, scales).amin())
+        is_valid = least >= LEAST and int(largest) <= LARGEST
+        return is_valid and (int(largest) >> MANTISSA_BITS) - (least >> MANTISSA_BITS) <= self._spread
+
+    def _parts(self, payload: Tensor, start: int, numel: int, count: int) -> tuple[Tensor, Tensor]:
+        """Scales, and codes [count, bytes], of `count` columns from the one on that begins at `start`."""
+        first, last = start // self._length, start // self._length + count
+        origin, size = numel // self._length * self._scale_bytes, self._bytes_per_column
+        return (
+            payload[first * self._scale_bytes : last * self._scale_bytes],
+            payload[origin + first * size : origin + last * size].view(count, size),
+        )
 
     def checked_payload(self, payload: Payload, numel: int) -> Tensor:
         source = super().checked_payload(payload, numel)
-        exponents = load(source[: numel // self._length * self._scale_bytes], torch.int16) >> MANTISSA_BITS
+        raw = source[: numel // self._length * self._scale_bytes]
+        scales = load(raw, torch.int16)
+        if self._is_within_spread(scales) and not bool((scales & UNUSED_BITS).any()):
+            return source  # as nearly always
+        decode_scales(raw, "short")
+        exponents = scales >> MANTISSA_BITS
         used = exponents[exponents != 0]
         if used.numel() and int(used.amax() - used.amin()) > self._spread:
             raise bad_payload(f"scale exponents differ by more than {self._spread}: the product would not be exact")

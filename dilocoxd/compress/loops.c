@@ -229,6 +229,60 @@ WIDE void square_sums(const uint8_t *in, int64_t n, int64_t block, int bits, dou
     }
 }
 
+/* Columns of `length` values each (columns.py): short scales of blocks that end with their column, codes of 8 or 4 bits in
+ * two halves of a column. */
+WIDE int encode_columns(const float *x, int64_t columns, int64_t length, int64_t block, int bits, uint8_t *scales,
+                        uint8_t *out) {
+    float levels = bits == 8 ? 127.0f : 7.0f;
+    uint32_t largest = 0;
+    int64_t half = (length + 1) / 2;
+    for (int64_t column = 0; column < columns; column++, x += length, out += bits == 8 ? length : half) {
+        for (int64_t at = 0; at < length; at += block) {
+            int64_t stop = length - at < block ? length : at + block;
+            uint32_t magnitude = largest_bits(x + at, stop - at);
+            largest = magnitude > largest ? magnitude : largest;
+            float scale = float_of(magnitude) / levels;
+            scale = put_scale(scale > BELOW_SCALE_MIN ? scale : 0.0f, SHORT, scales);
+            scales += 2;
+            float inverse = scale == 0.0f ? 0.0f : 1.0f / scale;
+            if (bits == 8) {
+                for (int64_t i = at; i < stop; i++) out[i] = (uint8_t)(bits_of(x[i] * inverse + ROUNDER) - 8);
+                continue;
+            }
+            int64_t middle = stop < half ? stop : half > at ? half : at;
+            for (int64_t i = at; i < middle; i++) out[i] = (uint8_t)bits_of(x[i] * inverse + ROUNDER);
+            for (int64_t i = middle; i < stop; i++) /* the low half of the byte is written already */
+                out[i - half] += (uint8_t)(bits_of(x[i] * inverse + ROUNDER) << 4);
+        }
+        if (bits == 4 && length % 2) out[half - 1] += 8 << 4; /* a nibble without a value */
+    }
+    return largest <= LARGEST ? OK : NOT_ENCODABLE;
+}
+
+/* out <- code * scale. */
+WIDE void decode_columns(const uint8_t *scales, const uint8_t *in, int64_t columns, int64_t length, int64_t block,
+                         int bits, float *out) {
+    int64_t half = (length + 1) / 2;
+    for (int64_t column = 0; column < columns; column++, out += length, in += bits == 8 ? length : half)
+        for (int64_t at = 0; at < length; at += block) {
+            int64_t stop = length - at < block ? length : at + block;
+            float scale = get_scale(SHORT, scales);
+            scales += 2;
+            if (bits == 8) {
+                for (int64_t i = at; i < stop; i++) out[i] = (float)(int8_t)in[i] * scale;
+                continue;
+            }
+            int64_t middle = stop < half ? stop : half > at ? half : at;
+            for (int64_t i = at; i < middle; i++) out[i] = (float)((in[i] & 15) - 8) * scale;
+            for (int64_t i = middle; i < stop; i++) out[i] = (float)((in[i - half] >> 4) - 8) * scale;
+        }
+}
+
+/* Rounded once to fp32. */
+WIDE void narrow(const double *x, int64_t n, float *out) {
+    for (int64_t i = 0; i < n; i++) out[i] = (float)x[i];
+}
+
 /* Sum of squares of n <= 2 * room values in float64, in the order of codec.folded; `work` has room for half of them. */
 WIDE double folded_squares(const float *x, int64_t n, double *work) {
     int64_t half = n / 2, count = n - half;

@@ -30,6 +30,12 @@ _SIGNATURES: Final = {
         None,
         [_ADDRESS, _ADDRESS, _LENGTH, _LENGTH, ctypes.c_int, ctypes.c_int, ctypes.c_float, ctypes.c_int, _ADDRESS],
     ),
+    "encode_columns": (
+        ctypes.c_int,
+        [_ADDRESS, _LENGTH, _LENGTH, _LENGTH, ctypes.c_int, _ADDRESS, _ADDRESS],
+    ),
+    "decode_columns": (None, [_ADDRESS, _ADDRESS, _LENGTH, _LENGTH, _LENGTH, ctypes.c_int, _ADDRESS]),
+    "narrow": (None, [_ADDRESS, _LENGTH, _ADDRESS]),
     "square_sums": (None, [_ADDRESS, _LENGTH, _LENGTH, ctypes.c_int, _ADDRESS]),
     "folded_squares": (ctypes.c_double, [_ADDRESS, _LENGTH, _ADDRESS]),
     "nesterov": (None, [_ADDRESS, _ADDRESS, _ADDRESS, _LENGTH, ctypes.c_float, ctypes.c_float]),
@@ -74,6 +80,22 @@ class Loops:
             1.0 if factor is None else factor, factor is not None, _place(out, torch.float32, numel),
         )  # fmt: skip
 
+    def encode_columns(self, columns: Tensor, bits: Bits, block: int, scales: Tensor, codes: Tensor) -> bool:
+        """float32[columns, length] -> short scales, and codes of 8 or 4 bits, of each column; False: not encodable."""
+        places = _places_of_columns(columns, bits, block, scales, codes)
+        return not self._library.encode_columns(places[0], *columns.shape, block, bits, *places[1:])
+
+    def decode_columns(self, payload: tuple[Tensor, Tensor], bits: Bits, block: int, out: Tensor) -> None:
+        """out <- code * scale, float32[columns, length]. `payload`: scales and codes."""
+        place, *places = _places_of_columns(out, bits, block, *payload)
+        self._library.decode_columns(*places, *out.shape, block, bits, place)
+
+    def narrow(self, wide: Tensor, out: Tensor) -> None:
+        """out <- float64[n] rounded once to float32."""
+        numel = out.numel()
+        place = _place(wide, torch.float64, numel)
+        self._library.narrow(place, numel, _place(out, torch.float32, numel))
+
     def square_sums(self, codes: Tensor, bits: Bits, block: int, numel: int) -> Tensor:
         """float64[blocks]: sums of squared codes."""
         sums = torch.empty(-(-numel // _checked_block(block)), dtype=torch.float64)
@@ -116,6 +138,18 @@ def _place(values: Tensor, dtype: torch.dtype, numel: int) -> int:
 
 def _place_of_codes(codes: Tensor, numel: int, bits: Bits) -> int:
     return _place(codes, torch.uint8, (numel * bits + 7) // 8)
+
+
+def _places_of_columns(columns: Tensor, bits: Bits, block: int, scales: Tensor, codes: Tensor) -> tuple[int, int, int]:
+    """Addresses of float32[columns, length], of its scales and of its codes."""
+    count, length = columns.shape
+    if bits not in (8, 4) or block < 1:
+        raise ValueError(f"columns of {bits} bits in blocks of {block}")
+    return (
+        _place(columns, torch.float32, columns.numel()),
+        _place(scales, torch.uint8, count * -(-length // block) * SCALE_BYTES["short"]),
+        _place(codes, torch.uint8, count * ((length * bits + 7) // 8)),
+    )
 
 
 def _checked_block(block: int) -> int:

@@ -7,13 +7,15 @@ import subprocess
 import tomllib
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
 from torch import Tensor
 
 from dilocoxd.compress import loops
-from dilocoxd.compress.codec import FOLD, Codec, NotEncodableError, square_sum
+from dilocoxd.compress.codec import CHUNK, FOLD, Codec, NotEncodableError, square_sum
+from dilocoxd.compress.columns import ColumnInt
 from dilocoxd.outer.optimizers import outer_from_name
 from tests.unit.compress.cases import VARIANTS, make
 from tests.unit.compress.test_exact_bits import LENGTHS, payload_of, vectors
@@ -78,6 +80,43 @@ def test_every_bit_is_that_of_torch(label: str, library: loops.Loops, monkeypatc
                 assert torch.equal(one.view(torch.uint8), other.view(torch.uint8)), (numel, index)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("block", [16, 128, 100])
+def test_every_bit_of_columns_is_that_of_torch(
+    bits: Literal[4, 8], block: int, library: loops.Loops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for length, count in ((1, 1), (1, 5), (2, 3), (3, 2), (31, 4), (32, 1), (129, 5), (257, 3), (CHUNK // 2 - 77, 3)):
+        codec = ColumnInt(bits, block, length, spread=9)
+        for index, values in enumerate(vectors(count * length, seed=length)[:: 1 if length < 5000 else 12]):
+            monkeypatch.setattr(loops, "found", library)
+            ours = results(codec, values)
+            monkeypatch.setattr(loops, "found", None)
+            for one, other in zip(ours, results(codec, values), strict=True):
+                assert torch.equal(one.view(torch.uint8), other.view(torch.uint8)), (length, count, index)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("bad", [float("nan"), float("-inf"), 2.0**65])
+def test_a_column_with_a_bad_value_is_not_encodable(bits: Literal[4, 8], bad: float, library: loops.Loops) -> None:
+    assert library
+    for place in (0, 299, 300, 899):
+        values = torch.linspace(-1.0, 1.0, 900)
+        values[place] = bad
+        with pytest.raises(NotEncodableError):
+            payload_of(ColumnInt(bits, 128, 300, spread=30), values)
+
+
+def test_wide_numbers_are_rounded_once_as_torch_does(library: loops.Loops) -> None:
+    edges = torch.tensor([0.0, -0.0, 1 + 2.0**-24, 1 + 2.0**-24 + 2.0**-50, 2.0**-149, 2.0**-150, 2.0**130, -(2.0**64)])
+    for numel in (1, 8, 1003):
+        generator = torch.Generator().manual_seed(numel)
+        wide = torch.randn(numel, dtype=torch.float64, generator=generator).pow(9)
+        wide[: min(8, numel)] = edges[:numel]
+        out = torch.full((numel,), float("nan"))
+        library.narrow(wide, out)
+        assert torch.equal(bits(out), bits(wide.float()))
+
+
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 2.0**65, -(2.0**65)])
 def test_one_bad_value_anywhere_is_not_encodable(label: str, bad: float, library: loops.Loops) -> None:
@@ -140,6 +179,21 @@ def test_lengths_that_do_not_fit_are_refused_before_c_sees_them() -> None:
         library.folded_squares(values, torch.zeros(127, dtype=torch.float64))
     with pytest.raises(ValueError, match="groups"):
         library.largest_places(torch.zeros(1, 4096), 3000, 4096)
+    columns = values.view(2, 128)
+    assert library.encode_columns(columns, 4, 100, bytes_of(8), bytes_of(128))
+    for width, block, scales, codes in (
+        (4, 100, 7, 128),
+        (4, 100, 8, 127),
+        (8, 100, 8, 128),
+        (2, 100, 8, 64),
+        (4, 0, 8, 128),
+    ):
+        with pytest.raises(ValueError, match=r"must be|columns of"):
+            library.encode_columns(columns, width, block, bytes_of(scales), bytes_of(codes))
+        with pytest.raises(ValueError, match=r"must be|columns of"):
+            library.decode_columns((bytes_of(scales), bytes_of(codes)), width, block, columns)
+    with pytest.raises(ValueError, match="must be"):
+        library.narrow(values, values)
     with pytest.raises(ValueError, match="must be"):
         library.nesterov(values, torch.zeros(255), values, 0.7, 0.9)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dilocoxd.compress.codec import NotEncodableError
 from dilocoxd.compress.columns import ColumnInt, PartsCodec, spread_for
-from dilocoxd.compress.lowrank import LowRank, exact_product, orthonormal
+from dilocoxd.compress.lowrank import LowRank, exact_product, orthonormal, straightened
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.outer.feedback import ErrorFeedback
@@ -273,6 +273,43 @@ def test_scales_further_apart_than_the_exact_product_allows_are_refused_and_neve
     wide.encode(values.reshape(-1), payload)
     with pytest.raises(WireError, match="differ by more"):
         codec.decode(payload, decoded)
+
+
+def test_each_scale_is_taken_or_refused_as_the_format_says() -> None:
+    """With every sign, exponent and upper mantissa: 0, or within 2**-64 and 2**64 with three bits behind the point."""
+    codec = ColumnInt(4, 16, 2, spread=5)
+    raw = torch.arange(1 << 16).to(torch.int16)
+    scales = raw.view(torch.bfloat16).double()
+    is_short = (raw & 15) == 0
+    is_valid = is_short & ((scales == 0) | ((scales >= 2.0**-64) & (scales <= 2.0**64)))
+    assert int(is_valid.sum()) == 2 + 8 * 128 + 1
+    for other in (0, 0x3F80):  # no second scale, and 1.0
+        numel, beside = (4, [other]) if other else (2, [])
+        is_near = (scales == 0) | (scales >= 2.0**-5) & (scales < 2.0**6) if other else torch.ones_like(is_valid)
+        for pattern, is_good in enumerate((is_valid & is_near).tolist()):
+            if pattern & 15 not in (0, 1):
+                continue
+            numbers = torch.tensor([pattern, *beside]).to(torch.int16).view(torch.uint8)
+            payload = torch.cat([numbers, torch.full((numel // 2,), 0x98, dtype=torch.uint8)])
+            if pattern == 0x8000 and beside:
+                continue  # minus zero has an exponent of its own, so it is far from every other
+            try:
+                codec.checked_payload(payload, numel)
+            except WireError:
+                assert not is_good, hex(pattern)
+            else:
+                assert is_good, hex(pattern)
+
+
+def test_rows_that_are_nearly_orthogonal_become_orthonormal_and_keep_their_spans() -> None:
+    lengths = torch.pow(2.0, -torch.arange(24).float())
+    near = orthonormal(gaussian(24, 200)) * lengths.unsqueeze(1)
+    near += 1e-3 * lengths.unsqueeze(1) * orthonormal(gaussian(24, 200, seed=1))
+    for rows in (near, gaussian(24, 200), torch.zeros(24, 200), torch.cat([near[:23], near[:1]])):
+        ours, plain = straightened(rows), orthonormal(rows)
+        assert float((ours @ ours.t() - torch.eye(24)).abs().amax()) < 1e-5
+        for count in (1, 7, 23):  # the first rows span what the first rows given span
+            assert float((ours[:count].t() @ ours[:count] - plain[:count].t() @ plain[:count]).norm()) < 1e-4
 
 
 def test_empty_pass_is_one_checked_filler_byte() -> None:
