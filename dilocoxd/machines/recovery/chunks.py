@@ -46,7 +46,9 @@ class ChunkPool:
         self._sizes = sizes
         self._limits = limits
         there = frozenset(present)
-        self._todo = deque(number for number in range(len(sizes)) if number not in there)
+        missing = [number for number in range(len(sizes)) if number not in there]
+        # Small ones last, or who begins a whole chunk when others end decides alone when the download does.
+        self._todo = deque(sorted(missing, key=lambda number: -sizes[number]))
         self.left = set(self._todo)
         self.sources = {peer: Source(peer, limits.window) for peer in peers[: limits.sources_max]}
         self._askers: dict[int, list[PeerId]] = {}

@@ -38,6 +38,17 @@ def test_fast_sources_give_more_and_nobody_idles() -> None:
     assert took <= 60 / (1 + 1 / 3) + 4, "both links are used to the end"
 
 
+def test_the_short_ends_of_files_come_last() -> None:
+    """Begun in the middle, they leave a whole chunk for the end, which one source gives while the others are idle."""
+    pool = ChunkPool((100, 40, 100, 100, 30), (A,), RecoveryLimits(window=1), present=(2,))
+    order = []
+    while not pool.is_complete:
+        [(peer, number)] = pool.ask(Monotonic(0.0))
+        order.append(number)
+        pool.came(peer, number, Monotonic(1.0))
+    assert order == [0, 3, 1, 4]
+
+
 def test_window_bounds_what_one_source_is_asked_for_at_a_time() -> None:
     pool = ChunkPool((100,) * 9, (A, B), LIMITS)
     assert [peer for peer, _ in pool.ask(Monotonic(0.0))] == [A, B, A, B]
