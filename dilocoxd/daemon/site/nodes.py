@@ -95,7 +95,7 @@ class SiteNodes:
         """For people. None: all of the site runs here."""
         if self.door is None:
             return None
-        is_missed = any(place.seen.state == "waiting" for place in (*self.parts, *self.stages))
+        states = [*(part.seen.state for part in self.parts), *(stage.seen.state for stage in self.stages)]
         return Nodes(
             parts=tuple(
                 dataclasses.replace(place.seen, sends=place.sends(), receives=place.receives()) for place in self.parts
@@ -105,5 +105,5 @@ class SiteNodes:
             refused=self.door.refused.count,
             refused_from=self.door.refused.last_from,
             refused_why=self.door.refused.why,
-            lost_address=self.door.lost_address() if is_missed else "",
+            lost_address=self.door.lost_address() if "waiting" in states else "",
         )

@@ -8,8 +8,9 @@ from typing import Final
 
 from dilocoxd.ids import Attempt, Monotonic, PeerId
 from dilocoxd.machines.exchange.exchange import Exchange
+from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.round.locks import HeldLock
-from dilocoxd.machines.round.timers import Mark, Timers
+from dilocoxd.machines.round.timers import PROGRESS, Mark, Timers
 from dilocoxd.wire.messages import Propose, ProposeCommit
 
 Proposal = Propose | ProposeCommit
@@ -63,6 +64,15 @@ class RunningAttempt:
     def observers(self) -> tuple[PeerId, ...]:
         """Who receives the results of its exchange without contributing."""
         return self.exchange.propose.observers if self.exchange is not None else ()
+
+    def withheld_with(self, peer: PeerId, limits: RoundLimits, now: Monotonic) -> tuple[PeerId, ...]:
+        """Whom to blame because this peer goes on: it may withhold its share, and leave each attempt just before it
+        would be named (R12.11)."""
+        withheld = self.exchange.withheld_by() if self.exchange is not None else frozenset()
+        if peer not in withheld:
+            return ()
+        since = self.timers.end(PROGRESS, limits) - PROGRESS.seconds(limits) / 2
+        return tuple(withheld) if now >= since else ()
 
     def note_left_out(self, peer: PeerId, now: Monotonic) -> None:
         """The peer proposed a group without us. One alone that repeats it gets no more time (R8)."""

@@ -24,7 +24,7 @@ from dilocoxd.machines.round.outcomes import (
 )
 from dilocoxd.machines.round.outputs import Send
 from dilocoxd.machines.round.proposals import repeated
-from dilocoxd.machines.round.timers import LEFT_BEHIND, PROGRESS
+from dilocoxd.machines.round.timers import LEFT_BEHIND
 from dilocoxd.wire.messages import Abandon, Ready
 
 
@@ -101,20 +101,9 @@ def _on_ready_here(height: Height, peer: PeerId, ready: Ready, state: str, now: 
         return Join(latest) if latest > own else None
     if is_ahead and height.needs(peer):
         words.gave_up(peer, own)
-        blames = _withheld(height, peer, now)
+        blames = height.attempt.withheld_with(peer, height.limits, now)
         return GiveUp(f"{peer} went on to attempt {ready.attempt}", blames, is_told=False)
     return None if is_ahead else repeated(height, peer)
-
-
-def _withheld(height: Height, peer: PeerId, now: Monotonic) -> tuple[PeerId, ...]:
-    """Whom to blame because this peer goes on: it may withhold its share, and leave each attempt just before it would
-    be named (R12.11)."""
-    attempt, exchange = height.attempt, height.attempt.exchange
-    withheld = exchange.withheld_by() if exchange is not None else frozenset()
-    if peer not in withheld:
-        return ()
-    since = attempt.timers.end(PROGRESS, height.limits) - PROGRESS.seconds(height.limits) / 2
-    return tuple(withheld) if now >= since else ()
 
 
 def on_abandon(height: Height, peer: PeerId, abandon: Abandon, state: str) -> GiveUp | Violation | None:

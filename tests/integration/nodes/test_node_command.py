@@ -172,7 +172,6 @@ async def test_silent_strangers_keep_no_node_out(monkeypatch: pytest.MonkeyPatch
 
 
 async def test_crowd_from_one_address_makes_room_at_its_own_cost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As fast as it comes, a node elsewhere that is in the middle of its greeting stays."""
     monkeypatch.setattr("dilocoxd.daemon.head.door.GREET_TIMEOUT_S", LONG_S)
     async with open_door() as door:
         salt = new_salt()
