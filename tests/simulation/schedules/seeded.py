@@ -198,8 +198,8 @@ def _corrupt(swarm: Swarm, villain: Node, kind: str) -> None:
 
 def _plan_ghosts(swarm: Swarm, rng: random.Random, variant: Variant) -> int:
     """How many ghosts there are beside fewer others; 0 in half of the schedules. They come with invites, or (M11) are
-    on probation for ever. Ready ones come only so: as members they are named, blamed by few at a time, and coordinate
-    in most attempts (R4, R12): beside four of them two others made one round in 28 attempts, 130 s."""
+    on probation for ever. Ready ones come only so: members that are most may own every segment, and whoever owns none
+    lacks results alone and blames nobody in time (R12.1; lab book 52)."""
     if variant.has_coalition or not set(variant.kinds) & set(GHOSTS) or rng.random() > GHOSTS_PART:
         return 0
     if "silent_ghost" not in variant.kinds or rng.random() < 0.5:
