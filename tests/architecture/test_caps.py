@@ -47,6 +47,7 @@ CAPS: Final = {
     "machines/exchange/inbox.py Inbox.phases": "the slots of INBOX",
     "machines/exchange/inbox.py Inbox.roots": "the slots of INBOX",
     "machines/exchange/inbox.py Inbox.slots": "the slots of INBOX",
+    "machines/exchange/sends.py OpenSends._shares": "one exchange: its members, to whom something is sent",
     "machines/membership/catch_up.py CatchUp._seen": "live peers of the table while this site starts",
     "machines/membership/hosts.py HostWatch._silent": "routes, ROUTES_MAX",
     "machines/membership/hosts.py HostWatch._slow": "SLOW_KEPT",
