@@ -19,7 +19,7 @@ import numpy.typing as npt
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.durable import Corrupt
 from dilocoxd.store.file_hash import file_sha256
-from dilocoxd.store.tensor_header import INDEX_NAME, SINGLE_NAME, TensorEntry, read_header
+from dilocoxd.store.tensor_header import HEADER_BYTES_MAX, INDEX_NAME, SINGLE_NAME, TensorEntry, read_header
 from dilocoxd.wire.layout import ParamSpec
 
 PIECE_ITEMS: Final = 1 << 20
@@ -196,7 +196,11 @@ def _weight_files(folder: Path) -> list[Path]:
     index = folder / INDEX_NAME
     if index.is_file():
         try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+            with index.open("rb") as file:
+                text = file.read(HEADER_BYTES_MAX + 1)
+            if len(text) > HEADER_BYTES_MAX:
+                raise ValueError(f"it has more than {HEADER_BYTES_MAX >> 20} MiB")
+            names = sorted(set(json.loads(text)["weight_map"].values()))
             if other := [name for name in names if not isinstance(name, str)]:
                 raise TypeError(f"{other[0]!r} is no name of a file")
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:

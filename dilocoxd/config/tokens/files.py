@@ -11,7 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.config.tokens.index import HELD, INDEX, TOKENS_MAX, TRAIN, ShardInfo, StoreIndex, read_index
+from dilocoxd.config.tokens.index import (
+    HELD,
+    INDEX,
+    INDEX_BYTES_MAX,
+    TOKENS_MAX,
+    TRAIN,
+    ShardInfo,
+    StoreIndex,
+    read_index,
+)
 from dilocoxd.errors import ConfigError
 
 PATHS: Final = "paths.json"
@@ -118,7 +127,11 @@ def _places(directory: Path) -> dict[str, ShardPlace]:
     path = directory / PATHS
     if not path.exists():
         return {}
-    tables = json.loads(path.read_bytes())
+    with path.open("rb") as file:
+        data = file.read(INDEX_BYTES_MAX + 1)
+    if len(data) > INDEX_BYTES_MAX:
+        raise ValueError(f"it has more than {INDEX_BYTES_MAX >> 20} MiB")
+    tables = json.loads(data)
     if not isinstance(tables, dict):
         raise ValueError("it is no table of shards")
     found: dict[str, ShardPlace] = {}

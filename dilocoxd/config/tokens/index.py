@@ -23,6 +23,8 @@ HELD: Final = "held"
 DTYPES: Final = ("uint16", "uint32", "int32")
 TOKENS_MAX: Final = 1 << 48
 """As in the manifest (config/sections/sources.py)."""
+INDEX_BYTES_MAX: Final = 256 << 20
+"""Of a store of a hundred tebibytes in shards of the usual size."""
 _VOCAB_MAX: Final = 1 << 32
 _NAME: Final = re.compile(rf"({TRAIN}|{HELD})-[0-9]{{5,}}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
@@ -76,12 +78,15 @@ class StoreIndex:
 def read_index(path: Path) -> StoreIndex:
     """The index at `path`, every field of it of its type and in its range. Raises ConfigError."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(INDEX_BYTES_MAX + 1)
     except OSError as error:
         raise ConfigError(
             f"{path.parent} is no token store ({path.name}: {error.strerror}); make one with `dilocoxd data pack`"
         ) from error
     try:
+        if len(data) > INDEX_BYTES_MAX:
+            raise ValueError(f"it has more than {INDEX_BYTES_MAX >> 20} MiB")
         tables = json.loads(data)
         return _index_of(tables if isinstance(tables, dict) else {})
     except (ValueError, RecursionError) as error:

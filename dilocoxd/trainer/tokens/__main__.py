@@ -20,6 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.trainer.tokens.adopt import AdoptOptions, adopt
 from dilocoxd.trainer.tokens.describe import check_hashes, describe, text_lines
+from dilocoxd.trainer.tokens.limits import bound_memory
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
 from dilocoxd.trainer.tokens.store import open_store
 
@@ -36,6 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         commands[options.command](options)
     except ConfigError as error:
         sys.stderr.write(f"error: {error}\n")
+        return ConfigError.exit_code
+    except MemoryError:
+        sys.stderr.write("error: what was given takes more memory than any text or store; give another\n")
         return ConfigError.exit_code
     except StoreError as error:
         sys.stderr.write(f"error: {error}\n")
@@ -173,4 +177,5 @@ class _Reporter:
 
 
 if __name__ == "__main__":
+    bound_memory()
     sys.exit(main())

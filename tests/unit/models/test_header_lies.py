@@ -1,6 +1,7 @@
 """Files of weights whose headers lie: refused in one sentence; other weights are never read in their place."""
 
 import json
+import os
 import struct
 from pathlib import Path
 from typing import Any
@@ -92,4 +93,12 @@ def test_an_index_with_a_name_that_no_file_can_have_is_one_sentence(tmp_path: Pa
     written(tmp_path, HONEST)
     (tmp_path / INDEX_NAME).write_text(json.dumps({"weight_map": {"a": "x" * 5000}}))
     with pytest.raises(ConfigError, match=r"x{200} is missing"):
+        Pretrained(tmp_path)
+
+
+def test_an_index_that_is_larger_than_any_is_not_read(tmp_path: Path) -> None:
+    written(tmp_path, HONEST)
+    (tmp_path / INDEX_NAME).touch()
+    os.truncate(tmp_path / INDEX_NAME, 1 << 40)
+    with pytest.raises(ConfigError, match="it has more than 64 MiB"):
         Pretrained(tmp_path)

@@ -70,6 +70,30 @@ def test_index_that_is_none_is_refused(text: str, store: TokenStore, tmp_path: P
     refuse(folder, r"index\.json is damaged \(")
 
 
+@pytest.mark.parametrize("name", [INDEX, PATHS])
+def test_file_that_is_larger_than_any_is_not_read(name: str, store: TokenStore, tmp_path: Path) -> None:
+    """A few bytes on disk, and more than any memory when they are read."""
+    folder = copy(store, tmp_path)
+    (folder / name).touch()
+    os.truncate(folder / name, 1 << 40)
+    with pytest.raises(ConfigError, match=r"is damaged \(it has more than 256 MiB\)"):
+        open_store(folder)
+
+
+def test_more_documents_than_memory_are_one_sentence(
+    store: TokenStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = copy(store, tmp_path)
+    tables = json.loads((folder / INDEX).read_bytes())
+    tables["shards"][0]["num_documents"] = 1 << 42
+    (folder / INDEX).write_text(json.dumps(tables))
+    os.truncate(folder / f"{tables['shards'][0]['name']}.ends", 1 << 43)
+    capsys.readouterr()
+    assert main(["show", str(folder)]) == ConfigError.exit_code
+    assert "Traceback" not in (said := capsys.readouterr().err)
+    assert len(said.splitlines()) == 1
+
+
 @pytest.mark.parametrize("text", ["[1]", '{"train-00000": 1}', '{"train-00000": {"path": 1, "first_token": 0}}',
     '{"train-00000": {"path": "train-00000.bin", "first_token": -10}}', "[" * 200_000,
     '{"train-00000": {"path": "a", "first_token": "0"}}', '{"train-00000": {"path": "a"}}'])  # fmt: skip
