@@ -24,6 +24,7 @@ from dilocoxd.trainer.data import DataConfig, TokenizerConfig, prepare
 from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
 from dilocoxd.trainer.data.sources import SourceOrder, sources_of
 from dilocoxd.trainer.data.targets import cross_entropy, mean_over, share_trained
+from dilocoxd.trainer.tokens.limits import bounded_time
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, require_known, whole_texts
 
 _TEXT_BYTES_MAX: Final = 64 << 20
@@ -73,7 +74,8 @@ def measure_text(run: StoredRun, number: int | None, files: TokenizerFiles, path
         text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")  # as a file opened for text gives it
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error}); give a text file") from error
-    ids = whole_texts(load_tokenizer(files.path)).encode(text).ids
+    with bounded_time():
+        ids = whole_texts(load_tokenizer(files.path)).encode(text).ids
     require_known(ids, run.manifest.model.vocab_size, files.path)
     if len(ids) < 2:
         raise ConfigError(f"{path}: has {len(ids)} tokens, at least 2 are needed to predict one; give a longer text")

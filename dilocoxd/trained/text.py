@@ -14,7 +14,8 @@ from dilocoxd.trained.found import StoredRun
 from dilocoxd.trained.load import load_model
 from dilocoxd.trained.tokenizer import TokenizerFiles
 from dilocoxd.trainer.generate import Sampling, sampled
-from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, require_known, whole_texts
+from dilocoxd.trainer.tokens.limits import bounded_time
+from dilocoxd.trainer.tokens.vocabulary import LibraryRefusal, load_tokenizer, require_known, whole_texts
 
 __all__ = ["Sampling", "generate"]
 
@@ -28,11 +29,15 @@ def generate(
 ) -> Iterator[tuple[int, str]]:
     """(number of the prompt, next piece of its text), prompt by prompt. Ends at the tokenizer's end-of-text token.
 
-    Raises ConfigError for a prompt without a token, for a tokenizer that is none or not the model's, and as
-    `load_model`.
+    Raises ConfigError for a prompt that is no text or has no token, for a tokenizer that is none or not the model's,
+    and as `load_model`.
     """
     tokenizer = whole_texts(load_tokenizer(files.path))
-    starts = [tokenizer.encode(prompt).ids for prompt in prompts]
+    for prompt in prompts:
+        if not _is_utf8(prompt):
+            raise ConfigError(f"prompt {prompt!r} is not in UTF-8; give it in UTF-8")
+    with bounded_time():
+        starts = [tokenizer.encode(prompt).ids for prompt in prompts]
     require_known(chain.from_iterable(starts), run.manifest.model.vocab_size, files.path)
     for prompt, ids in zip(prompts, starts, strict=True):
         if not ids:
@@ -40,9 +45,19 @@ def generate(
     end = files.special().eos
     stops = replace(sampling, stop_ids=frozenset() if end is None else frozenset({end}))
     model, _ = load_model(run, number, tell)
-    for index, ids in enumerate(starts):
-        for piece in pieces(tokenizer, ids, sampled(model, ids, run.manifest.model.seq_len, stops)):
-            yield index, piece
+    with LibraryRefusal(files.path):
+        for index, ids in enumerate(starts):
+            for piece in pieces(tokenizer, ids, sampled(model, ids, run.manifest.model.seq_len, stops)):
+                yield index, piece
+
+
+def _is_utf8(prompt: str) -> bool:
+    """A byte of another encoding becomes half of a surrogate pair where Python reads the command line."""
+    try:
+        prompt.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def pieces(tokenizer: Tokenizer, start: list[int], tokens: Iterable[int]) -> Iterator[str]:

@@ -10,6 +10,7 @@ import click
 from dilocoxd.cli.exit_codes import FAILED
 from dilocoxd.cli.shell.helper_ends import cause_of
 from dilocoxd.cli.shell.telling import tell
+from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.child import dies_with_us
 
 SHOW_CURSOR: Final = "\x1b[?25h"
@@ -100,6 +101,8 @@ def _run(*arguments: str) -> int:
                 process.kill()
                 if sys.stderr.isatty():
                     click.echo(SHOW_CURSOR, err=True)  # its bar has hidden it
+    if code == -signal.SIGXCPU:
+        raise ConfigError("a text takes its tokenizer longer than any does; take it out, or give another tokenizer")
     if code < 0:
         tell(f"dilocoxd: {cause_of(code, '')}; repeat the command")
         return FAILED

@@ -52,6 +52,8 @@ def cause_of(returncode: int, last: str) -> str:
     """In words, from its exit status and its last line on stderr, which is the exception if it ended by one."""
     if returncode == -signal.SIGKILL:
         return "it was killed, probably for lack of memory"
+    if returncode == -signal.SIGXCPU:
+        return "its tokenizer comes to no end with one of the texts; give another tokenizer"
     if returncode < 0 or not last:
         return f"it ended with status {returncode}"
     return last

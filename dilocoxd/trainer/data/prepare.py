@@ -28,6 +28,7 @@ from dilocoxd.store.prepared import INDEX, TOKENIZER, TOKENS, find_prepared
 from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.corpora import ENGLISH, TEXT_PREFIX, describe_environment, is_user_text, read_corpus
 from dilocoxd.trainer.data.split import chunks_of, hold_out
+from dilocoxd.trainer.tokens.limits import bounded_time
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, num_ids, token_dtype, tokenizer_digest, whole_texts
 
 FORMAT: Final = 2
@@ -259,7 +260,9 @@ def _build(folder: Path, data: DataConfig, config: TokenizerConfig, progress: Pr
 def _write_tokens(file: Any, tokenizer: Any, chunks: Sequence[str], dtype: type, progress: Progress) -> int:
     total = 0
     for start in range(0, len(chunks), _ENCODE_BATCH):
-        for encoding in tokenizer.encode_batch_fast(list(chunks[start : start + _ENCODE_BATCH])):
+        with bounded_time():
+            encoded = tokenizer.encode_batch_fast(list(chunks[start : start + _ENCODE_BATCH]))
+        for encoding in encoded:
             file.write(np.asarray(encoding.ids, dtype=dtype).tobytes())
             total += len(encoding.ids)
         done = min(len(chunks), start + _ENCODE_BATCH)

@@ -17,6 +17,9 @@ from jinja2 import TemplateError
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.installed_models import require_transformers
+from dilocoxd.trainer.tokens import limits
+from dilocoxd.trainer.tokens.folders import DOCUMENT_BYTES_MAX
+from dilocoxd.trainer.tokens.limits import TakesTooLongError, bounded_time
 
 ASSISTANT: Final = "assistant"
 _NO_LIMIT: Final = 1 << 40
@@ -58,10 +61,18 @@ class ChatEncoder:
         self._is_marked = _MARKED.search(template) is not None
 
     def encode(self, messages: Sequence[Message], where: str) -> Conversation:
-        """One conversation. Raises ConfigError, naming `where` it stands, for one that the template refuses."""
+        """One conversation. Raises ConfigError, naming `where` it stands, for one that the template refuses, or makes
+        too much of."""
         try:
-            return self._marked(messages) if self._is_marked else self._by_prefix(messages, where)
-        except (TemplateError, TypeError, KeyError, ValueError, AttributeError) as error:
+            with bounded_time():
+                return self._marked(messages) if self._is_marked else self._by_prefix(messages, where)
+        except (TakesTooLongError, MemoryError) as error:
+            what = "all memory" if isinstance(error, MemoryError) else f"more than {limits.SECONDS_MAX} s of CPU time"
+            raise ConfigError(
+                f"{where}: the chat template takes {what} for this conversation; split the conversation, or give the"
+                " tokenizer another template"
+            ) from error
+        except (TemplateError, TypeError, KeyError, ValueError, AttributeError, RecursionError) as error:
             raise ConfigError(
                 f"{where}: the chat template refuses this conversation ({error}); correct or remove it"
             ) from error
@@ -93,6 +104,8 @@ class ChatEncoder:
 
     def _text(self, messages: Sequence[Message], *, is_asked: bool = False) -> str:
         text: str = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=is_asked)
+        if len(text) > DOCUMENT_BYTES_MAX:
+            raise MemoryError
         return text
 
 

@@ -18,6 +18,7 @@ from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.store.durable import fsync_directory, write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder, canonical, has_answer, messages_of
 from dilocoxd.trainer.tokens.inputs import TextPiece, documents, rows_of
+from dilocoxd.trainer.tokens.limits import bounded_time
 from dilocoxd.trainer.tokens.store import HELD, TRAIN, ShardInfo, StoreIndex
 from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, whole_texts
 from dilocoxd.trainer.tokens.words import WordEncoder
@@ -160,7 +161,9 @@ def _write_texts(piece: TextPiece, settings: PackSettings, writers: Mapping[str,
     for batch in _batches(documents(piece, settings.field)):
         stretches = [stretch for document in batch for stretch in _stretches(document, settings)]
         empty += sum(not document for document in batch)
-        for found, stretch in zip(encoder.encode([s.text for s in stretches]), stretches, strict=True):
+        with bounded_time():
+            encoded = encoder.encode([stretch.text for stretch in stretches])
+        for found, stretch in zip(encoded, stretches, strict=True):
             writers[stretch.part].add(found + end if stretch.is_end else found, is_end=stretch.is_end)
     return empty
 

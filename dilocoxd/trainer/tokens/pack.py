@@ -29,6 +29,7 @@ from dilocoxd.trainer.tokens.chat import ChatEncoder
 from dilocoxd.trainer.tokens.encode import WORK, PackedPiece, PackSettings, pack_piece, packed_before
 from dilocoxd.trainer.tokens.folders import require_free
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs, splits_of
+from dilocoxd.trainer.tokens.limits import bound_memory
 from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex
 from dilocoxd.trainer.tokens.vocabulary import (
     end_token,
@@ -205,20 +206,34 @@ def _packing(pieces: list[TextPiece], out: Path, settings: PackSettings, num: in
             yield from _in_processes(pieces, out, settings, num)
         else:
             yield from (pack_piece(out, piece, settings) for piece in pieces)
+    except MemoryError as error:
+        raise ConfigError(
+            "a text takes more memory than any does: a tokenizer can make so much of a little text, and a file can"
+            " unpack to it; take that file out, or give another tokenizer"
+        ) from error
     except OSError as error:
         raise StoreError(f"cannot write to {out}: {error}; free space, then repeat the command, it goes on") from error
+
+
+def _begin(parent: int) -> None:
+    """A process that packs."""
+    die_with_parent(parent)
+    bound_memory()
 
 
 def _in_processes(pieces: list[TextPiece], out: Path, settings: PackSettings, num: int) -> Iterator[PackedPiece]:
     # Forked children of a process with threads can hang; each loads its own tokenizer.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num, context, die_with_parent, (os.getpid(),)) as pool:
+    with ProcessPoolExecutor(num, context, _begin, (os.getpid(),)) as pool:
         waiting: list[Future[PackedPiece]] = [pool.submit(pack_piece, out, piece, settings) for piece in pieces]
         try:
             for future in as_completed(waiting):
                 yield future.result()
         except BrokenProcessPool as error:
-            raise StoreError("a process that packs was killed (no memory?); repeat the command, it goes on") from error
+            raise StoreError(
+                "a process that packs was killed (no memory, or a tokenizer that comes to no end?); repeat the command,"
+                " it goes on"
+            ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

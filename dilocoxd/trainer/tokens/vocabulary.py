@@ -36,12 +36,21 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if largest > _ID_MAX:
         # The library takes memory and time for every id below the largest.
         raise ConfigError(f"{file} has a token of id {largest}, the largest can be {_ID_MAX}; {_ADVICE}")
-    with _LibraryRefusal(file):
+    with LibraryRefusal(file):
         return Tokenizer.from_str(text)
 
 
-class _LibraryRefusal:
-    """The library raises a bare Exception for whatever it cannot read: exactly that becomes ConfigError."""
+PANIC: Final = "PanicException"
+"""What the library raises, and nobody can import, for what its authors did not think of. It is no Exception."""
+
+
+def is_of_library(error: type[BaseException] | None) -> bool:
+    """Whether it is one of those that the library raises: a bare Exception for whatever it cannot read, or a panic."""
+    return error is Exception or (error is not None and error.__name__ == PANIC)
+
+
+class LibraryRefusal:
+    """Exactly what the library raises of the tokenizer in `file` becomes ConfigError."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -50,7 +59,7 @@ class _LibraryRefusal:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> Literal[False]:
-        if kind is Exception:
+        if is_of_library(kind):
             raise ConfigError(f"{self._file} is no tokenizer ({error}); {_ADVICE}") from error
         return False
 
@@ -125,8 +134,9 @@ def token_dtype(vocab_size: int) -> type[np.uint16] | type[np.uint32]:
 
 def _configured(folder: Path) -> str:
     try:
-        found = json.loads((folder / "tokenizer_config.json").read_bytes()).get("eos_token")
-    except (OSError, ValueError, AttributeError):
+        with (folder / "tokenizer_config.json").open("rb") as file:
+            found = json.loads(file.read(TOKENIZER_FILE_BYTES_MAX)).get("eos_token")
+    except (OSError, ValueError, AttributeError, RecursionError):
         return ""
     text = found.get("content") if isinstance(found, dict) else found
     return text if isinstance(text, str) else ""

@@ -1,9 +1,10 @@
 """The same for `dilocoxd data`: what cannot be packed, adopted or shown, and what is said to do about it.
 
-`tokenizer` is a tokenizer's folder, `chatty` one with a chat template, `forgetful` one whose template rewrites earlier
-messages and `strict` one that refuses some; `lines.jsonl` and `text.txt` are texts, `chat.jsonl` conversations,
-`ids.bin` ids of nanoGPT, `wide.bin` wider ones of Megatron, `store` a token store, `mine` somebody's own folder, `file`
-a file. `limit N` makes N bytes the most that a document may have.
+`tokenizer` is a tokenizer's folder, `chatty` one with a chat template, `forgetful` one whose template rewrites
+earlier messages, `strict` one that refuses some and `endless` one that comes to no end; `lines.jsonl` and `text.txt`
+are texts, `chat.jsonl` conversations, `ids.bin` ids of nanoGPT, `wide.bin` wider ones of Megatron, `store` a token
+store, `mine` somebody's own folder, `file` a file. `limit N` makes N bytes the most that a document may have,
+`seconds N` so many the most that it may take.
 """
 
 from typing import Final
@@ -48,6 +49,8 @@ PACKING_ROWS: Final = tuple(Row(f"trainer/tokens/{file}.py", *rest) for file, *r
      "$ cp -r chatty bare; rm bare/chat_template.jinja"),
     ("chat", "correct or remove it", f"{CHAT} strict chat.jsonl out",
      f"$ sed -i /sure/d chat.jsonl\n{CHAT} strict chat.jsonl out"),
+    ("chat", "or give the tokenizer another template", f"{CHAT} endless chat.jsonl out",
+     f"{CHAT} chatty chat.jsonl out", "seconds 1"),
     ("chat", "use a template with {% generation %} marks", f"{CHAT} forgetful chat.jsonl out",
      f"$ cp chatty/chat_template.jinja forgetful\n{CHAT} forgetful chat.jsonl out"),
     ("chat", "correct that line, or choose another with --field", f"{CHAT} chatty --field said chat.jsonl out",

@@ -11,11 +11,12 @@ import pyarrow.parquet
 import pytest
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens import folders
+from dilocoxd.trainer.tokens import folders, limits
 from dilocoxd.trainer.tokens.__main__ import main
 from tests.remedies.refused.rows import Row
 from tests.remedies.refused.rows_packing import PACK, PACKING_ROWS
 from tests.unit.trainer.tokens.test_chat import CHATS, FORGETFUL, PLAIN, save, write
+from tests.unit.trainer.tokens.test_limits import ENDLESS
 from tests.unit.trainer.tokens.texts import DOCUMENTS
 
 STRICT = "{% if messages|length > 3 %}{{ raise_exception('too long') }}{% endif %}" + PLAIN
@@ -28,6 +29,9 @@ def do(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
     if line.startswith("limit "):
         monkeypatch.setattr(folders, "DOCUMENT_BYTES_MAX", int(line.removeprefix("limit ")))
         return 0
+    if line.startswith("seconds "):
+        monkeypatch.setattr(limits, "SECONDS_MAX", int(line.removeprefix("seconds ")))
+        return 0
     return main(line.split())
 
 
@@ -35,7 +39,8 @@ def do(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the rows begin with; never changed."""
     folder = tmp_path_factory.mktemp("made")
-    for name, template in (("tokenizer", ""), ("chatty", PLAIN), ("forgetful", FORGETFUL), ("strict", STRICT)):
+    templates = {"chatty": PLAIN, "forgetful": FORGETFUL, "strict": STRICT, "endless": ENDLESS + PLAIN}
+    for name, template in {"tokenizer": "", **templates}.items():
         save(folder / name, template)
     short = [chat[:3] for chat in CHATS]
     write(folder / "chat.jsonl", [{"messages": chat, "said": "no list"} for chat in [*short, *CHATS[:3]]])

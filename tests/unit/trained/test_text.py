@@ -203,6 +203,11 @@ def test_an_empty_prompt_is_refused(run: RunOnDisk) -> None:
         invoke("generate", str(run.run_dir.path), "--prompt", "")
 
 
+def test_a_prompt_of_another_encoding_is_refused(run: RunOnDisk) -> None:
+    with pytest.raises(ConfigError, match="is not in UTF-8"):
+        invoke("generate", str(run.run_dir.path), "--prompt", b"caf\xe9".decode("utf-8", "surrogateescape"))
+
+
 @pytest.fixture
 def cutting(run: RunOnDisk) -> Iterator[None]:
     """A tokenizer.json that says how long the texts of its own model were."""

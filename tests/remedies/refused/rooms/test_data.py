@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
+from dilocoxd.cli.model import data
 from dilocoxd.config.sections.paths import PathsSection
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.store.prepared import FETCHED, TOKENS
@@ -27,6 +28,7 @@ from dilocoxd.trainer.data.order import BatchOrder
 from dilocoxd.trainer.data.sources import SourceOrder
 from dilocoxd.trainer.main import _order, check_text, interfaces
 from dilocoxd.trainer.settings import load_settings, make_settings
+from dilocoxd.trainer.tokens import limits, pack as pack_module
 from dilocoxd.trainer.tokens.encode import WORK, PackSettings, pack_piece
 from dilocoxd.trainer.tokens.inputs import cut, list_inputs
 from dilocoxd.trainer.tokens.pack import PackOptions, pack
@@ -255,11 +257,45 @@ def test_packing_by_processes_that_are_killed(lines: Path, monkeypatch: pytest.M
     python.chmod(0o755)
     resource_tracker.ensure_running()  # of this process, not of those
     monkeypatch.setattr(spawn, "_python_exe", os.fsencode(python))
-    with stored("trainer/tokens/pack.py", "a process that packs was killed (no memory?); repeat the command"):
+    with stored("trainer/tokens/pack.py", "comes to no end?); repeat the command"):
         pack_lines(lines, processes=2)
     kills.unlink()
     pack_lines(lines, processes=2)
     assert open_store(lines / "out").train.num_tokens
+
+
+def test_texts_that_cost_too_much(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text by itself hardly can: what a stranger's tokenizer or table makes of it does."""
+    write_lines(lines / "a.jsonl", ["a" * 60 + "b"])
+    file = lines / "tokenizer" / "tokenizer.json"
+    given = file.read_text()
+    endless = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps(json.loads(given) | {"pre_tokenizer": endless}))
+    with told(
+        "trainer/tokens/limits.py",
+        "a text is too much for its tokenizer (VALUE); take that text out, or give another tokenizer",
+    ):
+        pack_lines(lines)
+    monkeypatch.setattr(limits, "SECONDS_MAX", 1)
+    with (
+        told("trainer/tokens/limits.py", "s of CPU time; take that text out, or give another tokenizer"),
+        limits.bounded_time(),
+    ):
+        while True:
+            pass
+    with monkeypatch.context() as patch:
+        patch.setattr(pack_module, "pack_piece", lambda *_: bytes(1 << 62))
+        with told("trainer/tokens/pack.py", "take that file out, or give another tokenizer"):
+            pack_lines(lines)
+        python = lines / "python"
+        python.write_text("#!/bin/sh\nkill -XCPU $$\n")
+        python.chmod(0o755)
+        patch.setattr(sys, "executable", str(python))
+        with told("cli/model/data.py", "take it out, or give another tokenizer"):
+            data._run("show", str(lines))
+    file.write_text(given)
+    pack_lines(lines)
+    assert data._run("show", str(lines / "out")) == 0
 
 
 def test_a_tokenizer_that_goes_while_it_is_packed(lines: Path) -> None:

@@ -241,7 +241,9 @@ def test_texts_to_measure_and_to_go_on(run: str) -> None:
     invoke("evaluate", run, "--text", "text.txt", "--tokenizer", "run/tokenizer")
     with told("trained/text.py", "give at least a character"):
         invoke("generate", run, "--prompt", "")
-    invoke("generate", run, "--prompt", "a", "--max-tokens", "2")
+    with told("trained/text.py", "give it in UTF-8"):
+        invoke("generate", run, "--prompt", "caf\udce9")
+    invoke("generate", run, "--prompt", "caf\xe9", "--max-tokens", "2")
 
 
 def test_exports_to_verify(run: str) -> None:

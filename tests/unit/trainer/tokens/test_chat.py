@@ -46,6 +46,14 @@ CHATS = [
 ]
 
 
+def nested(depth: int) -> object:
+    """JSON reads so much, and a library that goes down by calls of its own does not come to its end."""
+    value: object = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
 def save(folder: Path, template: str) -> Path:
     tokenizer = train_tokenizer([json.dumps(CHATS)], 300)
     tokenizer.add_special_tokens(["<|end|>", "<|user|>", "<|assistant|>", "<|system|>"])
@@ -154,6 +162,7 @@ def test_stores_of_text_keep_their_hash(tmp_path: Path) -> None:
         (PLAIN, {"messages": CHATS[0][:2]}, "left out: 1 conversations without an answer"),
         (FORGETFUL, {"messages": CHATS[0]}, "writes earlier messages differently"),
         (PLAIN + "{{ raise_exception('no') }}", {"messages": CHATS[0]}, "refuses this conversation"),
+        (PLAIN, {"messages": [*CHATS[0], {"role": "user", "content": "", "more": nested(700)}]}, "maximum recursion"),
     ],
 )
 def test_what_cannot_be_packed_is_one_sentence(tmp_path: Path, template: str, row: object, words: str) -> None:

@@ -1,0 +1,118 @@
+"""What a stranger made may cost: a template or a tokenizer that asks for all memory or time is one sentence."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dilocoxd.cli.model import data
+from dilocoxd.errors import ConfigError
+from dilocoxd.trainer.tokens import limits
+from tests.unit.trainer.tokens import texts
+from tests.unit.trainer.tokens.test_chat import CHATS, MARKED, PLAIN, packed, save, write
+from tests.unit.trainer.tokens.texts import write_lines, write_tokenizer
+
+ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+HUGE = "{% set x = 'x' * 3000000000 %}"
+DEEP = "sum(range(10 ** 14))"
+"""One call, in which no signal is heard."""
+LIMITS = "limits.SECONDS_MAX, limits._GRACE_S, limits.MEMORY_BYTES_MAX = 1, 1, 1 << 30\n"
+
+
+@pytest.mark.parametrize("template", [ENDLESS + PLAIN, ENDLESS + MARKED], ids=["plain", "marked"])
+def test_a_template_without_an_end_is_named(tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SECONDS_MAX", 1)
+    with pytest.raises(ConfigError, match=r"chats.jsonl, line 1: the chat template takes more than 1 s of CPU time"):
+        packed(tmp_path, template, [{"messages": CHATS[0]}])
+    assert not (tmp_path / "store").exists()
+    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
+
+
+def pack(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """With a gibibyte of memory and a second for each text."""
+    command = (
+        "import sys; from dilocoxd.trainer.tokens import __main__, limits\n"
+        f"{LIMITS}"
+        "limits.bound_memory(); sys.exit(__main__.main(sys.argv[1:]))"
+    )
+    arguments = [sys.executable, "-c", command, "pack", "--processes", "1", *options, str(folder / "store")]
+    return subprocess.run(arguments, capture_output=True, text=True, check=False)
+
+
+def test_a_template_that_asks_for_all_memory_is_named(tmp_path: Path) -> None:
+    chats = write(tmp_path / "chats.jsonl", [{"messages": CHATS[0]}])
+    done = pack(tmp_path, "--chat", "--tokenizer", str(save(tmp_path / "tokenizer", HUGE + PLAIN)), str(chats))
+    assert done.returncode == ConfigError.exit_code, done.stderr
+    assert "line 1: the chat template takes all memory" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "store").exists()
+
+
+def test_what_hears_no_signal_is_ended() -> None:
+    command = f"from dilocoxd.trainer.tokens import limits\n{LIMITS}with limits.bounded_time(): print({DEEP} > 0)"
+    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGXCPU, done.stderr
+
+
+def test_a_tokenizer_whose_pattern_comes_to_no_end_is_one_sentence(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path) / "tokenizer.json"
+    table = json.loads(file.read_text())
+    table["pre_tokenizer"] = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    file.write_text(json.dumps(table))
+    done = pack(tmp_path, "--tokenizer", str(file), str(write_lines(tmp_path / "a.jsonl", ["a" * 60 + "b"] * 3)))
+    assert done.returncode in (ConfigError.exit_code, -signal.SIGXCPU), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.returncode < 0 or "a text is too much for its tokenizer" in done.stderr.splitlines()[-1]
+
+
+def test_a_tokenizer_that_makes_much_of_a_little_is_one_sentence(tmp_path: Path) -> None:
+    file = write_tokenizer(tmp_path) / "tokenizer.json"
+    table = json.loads(file.read_text())
+    table["normalizer"] = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 1000000}
+    file.write_text(json.dumps(table))
+    done = pack(tmp_path, "--tokenizer", str(file), str(write_lines(tmp_path / "a.jsonl", ["a" * 60000] * 3)))
+    assert done.returncode in (ConfigError.exit_code, -signal.SIGABRT), done.stderr[-300:]
+
+
+ODD: dict[str, tuple[dict[str, object], str]] = {
+    "panic": ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}}, "is no tokenizer"),
+    "prefix": (
+        {
+            "model": {
+                "type": "BPE",
+                "vocab": {"a": 0, "b": 1},
+                "merges": [["a", "b"]],
+                "continuing_subword_prefix": "xx",
+            }
+        },
+        "is no tokenizer",
+    ),
+    "chunks of nothing": ({"pre_tokenizer": {"type": "FixedLength", "length": 0}}, "is too much for its tokenizer"),
+    "no unknown": (
+        {"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "?"}, "added_tokens": []},
+        "is too much for its tokenizer",
+    ),
+}
+"""What the library reads, and what it raises then is no Exception, or nothing but one."""
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_tokenizer_that_the_library_stumbles_over_is_one_sentence(tmp_path: Path, name: str) -> None:
+    folder, (odd, words) = write_tokenizer(tmp_path), ODD[name]
+    (folder / "tokenizer_config.json").unlink()
+    table = json.loads((folder / "tokenizer.json").read_text()) | odd
+    (folder / "tokenizer.json").write_text(json.dumps(table))
+    with pytest.raises(ConfigError, match=words):
+        texts.packed(tmp_path, [write_lines(tmp_path / "a.jsonl", ["ab and b"])])
+    assert not (tmp_path / "store").exists()
+
+
+def test_the_command_says_what_ended_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -XCPU $$\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(ConfigError, match="a text takes its tokenizer longer than any does; take it out"):
+        data._run("show")
