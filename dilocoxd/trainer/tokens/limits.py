@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens.vocabulary import is_of_library
@@ -51,19 +51,28 @@ def bounded_time() -> Iterator[None]:
     try:
         if is_told:
             signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX)
-        yield
-    except BaseException as error:
-        if not is_of_library(type(error)):
-            raise
-        raise ConfigError(
-            f"a text is too much for its tokenizer ({error}); take that text out, or give another tokenizer"
-        ) from error
+        with _TextRefusal():
+            yield
     finally:
         if is_told:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             signal.signal(signal.SIGVTALRM, handler)
         resource.setrlimit(resource.RLIMIT_CPU, cpu)
         resource.setrlimit(resource.RLIMIT_CORE, cores)
+
+
+class _TextRefusal:
+    """What the library raises of a text becomes ConfigError."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> Literal[False]:
+        if is_of_library(kind):
+            raise ConfigError(
+                f"a text is too much for its tokenizer ({error}); take that text out, or give another tokenizer"
+            ) from error
+        return False
 
 
 def _tell(_number: int, _frame: FrameType | None) -> NoReturn:
