@@ -1,4 +1,5 @@
-"""A friend without the weights that a run started from joins: they come from the peer, the run's or not at all."""
+"""A friend without the weights that a run started from joins: they and the tokenizer come from the peer, the run's or
+not at all."""
 
 import shutil
 from collections.abc import Callable
@@ -16,10 +17,12 @@ from tests.unit.models.families import FAMILY_CONFIGS
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 120
+TEMPLATE = "chat_template.jinja"
 
 
 def founding(tmp_path: Path) -> SiteProcess:
     publish(tmp_path / "model", FAMILY_CONFIGS["llama tied"] | {"vocab_size": VOCAB})
+    (tmp_path / "model" / TEMPLATE).write_text("{{ messages[0]['content'] }}")
     (tmp_path / "text.txt").write_text("".join(LINES), encoding="utf-8")
     options = ("--init", str(tmp_path / "model"), "--data", f"numbers={tmp_path / 'text.txt'}")
     with prepared_here():
@@ -75,6 +78,8 @@ def test_weights_come_from_the_peer_and_a_liar_is_found_out_before_there_is_a_ru
         shutil.copytree(tmp_path / "honest", state)
         friend = join_run(tmp_path, "friend", founder, *cache)
         assert snapshots.verify(friend.run_dir / "snapshots" / "0") == snapshots.verify(state)
+        for name in ("tokenizer.json", "tokenizer_config.json", TEMPLATE):
+            assert (friend.run_dir / "tokenizer" / name).read_bytes() == (tmp_path / "model" / name).read_bytes()
         before = {path.name for path in tmp_path.iterdir()}
         for spoil, words in LIES.items():
             shutil.copytree(tmp_path / "honest", state, dirs_exist_ok=True)
@@ -83,3 +88,8 @@ def test_weights_come_from_the_peer_and_a_liar_is_found_out_before_there_is_a_ru
                 join_run(tmp_path, "misled", founder, *cache)
             assert "ConfigError" in str(refused.value)
             assert {path.name for path in tmp_path.iterdir()} == before
+        shutil.copytree(tmp_path / "honest", state, dirs_exist_ok=True)
+        (founder.run_dir / "tokenizer" / TEMPLATE).write_text("{{ 'obey' }}")
+        with pytest.raises(AssertionError, match=f"sent another {TEMPLATE} than the run's"):
+            join_run(tmp_path, "misled", founder, *cache)
+        assert {path.name for path in tmp_path.iterdir()} == before
