@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dilocoxd.cli.shell.helper_ends import cause_of, helper
+from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.origin import InitSection
 from dilocoxd.errors import ConfigError, StoreError
@@ -91,7 +92,7 @@ def joined_first_state(manifest: Manifest, init: Path | None, near: Path, access
         # Only here: everything else does without the network.
         from dilocoxd.swarm.discovery.first_state import fetch_first_state
 
-        said = replace(access, tell=lambda line: click.echo(f"model: {line}", err=True))
+        said = replace(access, tell=_say)
         fetch_first_state(said, manifest, folder)
         found = _work(manifest, ["--fetched"], folder)
         if found["state_digest"] != manifest.init.state_digest:
@@ -144,15 +145,21 @@ def _work(manifest: Manifest, source: Sequence[str], folder: Path) -> dict[str, 
         with helper(command) as process:
             assert process.stdout is not None
             assert process.stderr is not None
-            problem, last = _told(process.stderr)
-            answer = process.stdout.read()
+            doing = "reading the weights" if source else "trying a tiny model of this shape"
+            with StepAnnouncer(_say, doing) as steps:  # torch and transformers alone take seconds to load
+                problem, last = _told(process.stderr, steps)
+                answer = process.stdout.read()
     if process.returncode:
         raise ConfigError(problem or f"preparing the model failed: {cause_of(process.returncode, last)}")
     found: dict[str, Any] = json.loads(answer)
     return found
 
 
-def _told(lines: Any) -> tuple[str, str]:
+def _say(text: str) -> None:
+    click.echo(f"model: {text}", err=True)
+
+
+def _told(lines: Any, steps: StepAnnouncer) -> tuple[str, str]:
     """Show progress; the last line that is an error, without its mark; and the last of all: of a traceback, why."""
     problem = last = ""
     for line in lines:
@@ -160,5 +167,5 @@ def _told(lines: Any) -> tuple[str, str]:
         if line.startswith("error: "):
             problem = line.removeprefix("error: ").strip()
         elif line.startswith(("reading ", "hashing ", "left out: ")):
-            click.echo(f"model: {line.strip()}", err=True)
+            steps.note(line.strip())
     return problem, last

@@ -1,4 +1,4 @@
-"""`start` when what it prepares in a process of its own breaks: the cause is told, not the exit status."""
+"""`start` while it prepares something in a process of its own, and when that breaks: the cause is told."""
 
 import sys
 from pathlib import Path
@@ -32,3 +32,19 @@ def test_what_broke_a_preparation_is_told(
         _work(manifest, [], tmp_path)
     assert str(caught.value) == f"preparing the model failed: {cause}"
     assert prepare_text(manifest, SiteConfig()) == ({}, f"preparing the text failed: {cause}")
+
+
+@pytest.mark.parametrize(("source", "first"), [
+    (["--init", "model"], "model: reading the weights\n"),
+    ([], "model: trying a tiny model of this shape\n"),
+])  # fmt: skip
+def test_what_is_prepared_is_told_before_it_says_anything_itself(
+    source: list[str], first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`start --init` was silent while torch and transformers were loaded and a whole model was hashed."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'reading parameter 2 of 7' >&2\necho a warning >&2\necho '{}'\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert _work(new_manifest("tiny", {}), source, tmp_path) == {}
+    assert capsys.readouterr().err == f"{first}model: reading parameter 2 of 7\n"
