@@ -101,9 +101,8 @@ def _table(manifest: Manifest, facts: Facts) -> list[str]:
         rows.append(("state digest", f"`{anchor.state_digest}`"))
     if facts.entry_hash:
         rows.append(("last entry", f"number {anchor.round - 1}, `{facts.entry_hash}`"))
-    certified = f"entry {anchor.round}, `{facts.certified_by}`" if facts.certified_by else "no entry yet"
     if anchor.state_digest:
-        rows.append(("state digest signed in", certified))
+        rows.append(("state digest signed in", _signed_in(manifest, facts)))
     rows += [
         ("model", f"{manifest.model.kind}, {manifest.model.num_layers} layers, width {manifest.model.hidden_size}"),
         *_base_rows(manifest),
@@ -118,6 +117,15 @@ def _table(manifest: Manifest, facts: Facts) -> list[str]:
         ),
     ]
     return ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)]
+
+
+def _signed_in(manifest: Manifest, facts: Facts) -> str:
+    """The entry behind a state names its digest; none follows the last state of a run that is complete."""
+    if facts.certified_by:
+        return f"entry {facts.anchor.round}, `{facts.certified_by}`"
+    limit = manifest.run.stop_after_tokens
+    is_last = 0 < limit <= sum(share.tokens for share in facts.shares)
+    return "no entry, for the run ends with it; the log makes it again (below)" if is_last else "no entry yet"
 
 
 def _base_rows(manifest: Manifest) -> list[tuple[str, str]]:

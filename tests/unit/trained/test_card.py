@@ -59,3 +59,10 @@ def test_files_that_the_run_was_made_from_have_their_hashes(manifest: Manifest) 
     assert f"| tokenizer | `tokenizer.json` sha256 `{'2' * 64}` |" in text
     parent = changed(made, "init", parent="tiny-0123456789abcdef@9")
     assert "| goes on from | tiny-0123456789abcdef@9 |" in written(parent)
+
+
+def test_last_state_of_a_complete_run_waits_for_no_entry(manifest: Manifest) -> None:
+    assert "| state digest signed in | no entry yet |" in written(manifest)
+    assert "no entry yet" in written(changed(manifest, "run", stop_after_tokens=641))
+    complete = written(changed(manifest, "run", stop_after_tokens=640))
+    assert "| state digest signed in | no entry, for the run ends with it; the log makes it again (below) |" in complete
