@@ -95,7 +95,7 @@ class SiteNodes:
         """For people. None: all of the site runs here."""
         if self.door is None:
             return None
-        states = [*(part.seen.state for part in self.parts), *(stage.seen.state for stage in self.stages)]
+        states = [part.seen.state for part in self.parts] + [stage.seen.state for stage in self.stages]
         return Nodes(
             parts=tuple(
                 dataclasses.replace(place.seen, sends=place.sends(), receives=place.receives()) for place in self.parts
