@@ -14,10 +14,15 @@
 set -euo pipefail
 
 : "${RUN_DIR:?say where the run directory is}"
+[ -e "$RUN_DIR/run.toml" ] || {
+    echo "RUN_DIR=$RUN_DIR is no run directory seen by $SLURMD_NODENAME; make it there first, as the lines above say" >&2
+    exit 78
+}
 PARTS=${PARTS:-8}            # outer parts on each machine: a core each while a round is computed
 STAGES=${STAGES:-0}          # pipeline stages that train on each machine but the head
 LOCAL_DIR=${LOCAL_DIR:-/tmp} # of each node: snapshots' shares and error feedback, best on a disk of its own
-NODE_DIR=$LOCAL_DIR/dilocoxd-node-$(basename "$RUN_DIR") # the same in the next job, which finds the error feedback there
+# The same in the next job, which finds the error feedback there. Each machine adds its name: they may share LOCAL_DIR.
+export NODE_DIR=$LOCAL_DIR/dilocoxd-node-$(basename "$RUN_DIR")
 KEY=$RUN_DIR/node.key
 NODES=$((SLURM_JOB_NUM_NODES - 1))
 # Many machines have their own name in /etc/hosts, with an address that leads to nobody else.
@@ -31,8 +36,8 @@ dilocoxd check-config "$RUN_DIR"
 
 # A node that failed is started again on its machine; 78 means that only another configuration would help.
 srun --nodes="$NODES" --ntasks="$NODES" --ntasks-per-node=1 --exclude="$SLURMD_NODENAME" --kill-on-bad-exit=0 \
-    bash -c 'while :; do "$@" && exit 0; code=$?; [ $code -ne 78 ] || exit 78; sleep 5; done' node \
-    dilocoxd node "$ADDRESS" --key "$KEY" --dir "$NODE_DIR" --parts "$PARTS" --stages "$STAGES" &
+    bash -c 'while :; do "$@" --dir "$NODE_DIR-$SLURMD_NODENAME" && exit 0; code=$?; [ $code -ne 78 ] || exit 78; sleep 5; done' node \
+    dilocoxd node "$ADDRESS" --key "$KEY" --parts "$PARTS" --stages "$STAGES" &
 nodes=$!
 
 # Slurm's TERM comes to this script, two minutes before the end: the daemon leaves in 18 s. Exit code 1 is a failure that

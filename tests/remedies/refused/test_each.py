@@ -15,7 +15,7 @@ COMPOSED: Final = {
     "cli/model/first_state.py": 1,
     "cli/model/options.py": 1, "cli/model/origin.py": 1, "cli/overrides.py": 1,
     "cli/run_dir/admission.py": 1, "config/loading.py": 2,
-    "daemon/settings.py": 1, "daemon/site/nodes.py": 1, "daemon/workers/local_server.py": 1,
+    "daemon/node/slot.py": 1, "daemon/settings.py": 1, "daemon/site/nodes.py": 1, "daemon/workers/local_server.py": 1,
     "daemon/workers/trainers.py": 1,
     "library/describe.py": 1, "models/hf.py": 3, "models/hf_cut.py": 2, "models/own.py": 3, "store/admission.py": 2,
     "swarm/discovery/identity.py": 3, "swarm/p2pd/addresses.py": 2,

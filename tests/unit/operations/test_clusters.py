@@ -145,8 +145,20 @@ def test_pods_of_a_cluster_fit_the_image_and_keep_the_key_to_themselves(name: st
 
 STAND_IN = """#!/bin/sh
 for each in "$@"; do printf '%s\\n' "$each"; done > "$RECORDS/$(basename "$0").$$"
+[ "$1" != run ] || printf '%s' "$NODE_DIR" > "$RECORDS/NODE_DIR"
 case "$1" in run) [ -e "$RECORDS/once" ] || { touch "$RECORDS/once"; exit 1; };; esac
 """
+
+
+def test_slurm_script_says_that_there_is_no_run_directory(tmp_path: Path) -> None:
+    """It said: line 27: .../node.key: No such file or directory."""
+    environment = {**os.environ, "RUN_DIR": str(tmp_path / "rum"), "SLURM_JOB_NUM_NODES": "4", "SLURMD_NODENAME": "g-1"}
+    done = subprocess.run(
+        ["bash", str(SLURM)], env=environment, check=False, timeout=120, capture_output=True, text=True
+    )
+    assert done.returncode == 78
+    (told,) = done.stderr.splitlines()
+    assert told.startswith(f"RUN_DIR={tmp_path / 'rum'} is no run directory seen by g-1; make it there first")
 
 
 def run_slurm(folder: Path, **programs: str) -> tuple[Path, int]:
@@ -175,6 +187,19 @@ def test_slurm_script_starts_no_daemon_once_the_job_is_to_end(tmp_path: Path) ->
     assert (len(runs), code) == (1, 1)
 
 
+def typed_on_node(folder: Path, command: list[str], name: str) -> dict[str, Any]:
+    """What the machine `name` types when srun runs `command` there."""
+    records = folder / name
+    records.mkdir()
+    environment = {
+        **os.environ, "PATH": f"{folder / 'programs'}:{os.environ['PATH']}", "RECORDS": str(records),
+        "NODE_DIR": (folder / "records" / "NODE_DIR").read_text().strip(), "SLURMD_NODENAME": name,
+    }  # fmt: skip
+    subprocess.run(command, env=environment, check=True, timeout=120)
+    (typed,) = [path.read_text().splitlines() for path in records.glob("dilocoxd.*")]
+    return understood(shlex.join(typed))
+
+
 def test_slurm_script_types_what_is_understood_and_starts_a_failed_head_again(tmp_path: Path) -> None:
     assert subprocess.run(["bash", "-n", str(SLURM)], check=False).returncode == 0
     run_dir, (records, code) = tmp_path / "run", run_slurm(tmp_path)
@@ -185,12 +210,14 @@ def test_slurm_script_types_what_is_understood_and_starts_a_failed_head_again(tm
     assert made.exception is None, made.output
     cluster = open_run_dir(run_dir).load()[1].cluster
     (srun,) = [path.read_text().splitlines() for path in records.glob("srun.*")]
-    node = understood(shlex.join(srun[srun.index("dilocoxd") + 1 :]))
+    nodes = {name: typed_on_node(tmp_path, srun[srun.index("bash") :], name) for name in ("gpu-2", "gpu-3")}
+    node = nodes["gpu-2"]
     assert "--nodes=3" in srun and "--exclude=gpu-1" in srun
     assert (node["head"], cluster.host) == ("10.0.0.10", "10.0.0.10")
     assert 3 * node["parts"] == cluster.outer_parts == 6
     assert node["key"] == run_dir / cluster.key_file
-    assert node["directory"] == Path("/tmp/dilocoxd-node-run"), "of the run, not of the job: files of nodes outlive it"
+    for name, each in nodes.items():  # of the run, not of the job: its files outlive it; and no other node's
+        assert each["directory"] == Path(f"/tmp/dilocoxd-node-run-{name}")
     assert stat.S_IMODE(node["key"].stat().st_mode) == 0o600 and len(bytes.fromhex(node["key"].read_text())) == 32
     assert [words for words in typed if words[0] == "run"] == [["run", str(run_dir)]] * 2, "once more after exit code 1"
     for words in typed:

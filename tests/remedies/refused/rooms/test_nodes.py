@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import dataclasses
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +64,23 @@ async def test_a_node_with_another_key_or_version(tmp_path: Path, monkeypatch: p
         assert __version__ != "0.0.1"
 
 
+@contextlib.contextmanager
+def refused(words: str) -> Iterator[None]:
+    """The node ends with the head's sentence, which is no error of the head (daemon/head/room.py)."""
+    with pytest.raises(ConfigError, match=re.escape(words)) as error:
+        yield
+    assert error.value.exit_code == 78
+
+
 async def test_a_node_with_too_little_memory(tmp_path: Path) -> None:
     needs = NodeNeeds(num_parts=8, part_bytes=3 * GIB, stage_bytes=(GIB, 2 * GIB), gpu_bytes=20 * GIB)
     async with open_door(needs=needs) as door:
         write_secret(tmp_path / "node.key", door._key.hex())
         small = Lent(num_parts=4, num_stages=1, memory_bytes=8 * GIB)
-        with told("daemon/head/room.py", "start it with fewer --parts or --stages", "daemon/node/slot.py"):
+        with refused("start it with fewer --parts or --stages"):
             await come(tmp_path, door.address, small)
         await come(tmp_path, door.address, dataclasses.replace(small, num_parts=2))
-        with told("daemon/head/room.py", "use more parallel.pipeline, parallel.shard", "daemon/node/slot.py"):
+        with refused("use more parallel.pipeline, parallel.shard or parallel.tensor at the head"):
             await come(tmp_path, door.address, Lent(0, 2, 64 * GIB, 16 * GIB))
         await come(tmp_path, door.address, Lent(0, 2, 64 * GIB, 24 * GIB))
 
