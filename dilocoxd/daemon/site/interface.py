@@ -23,7 +23,7 @@ from typing import Final, Literal, Protocol
 from dilocoxd.answers.nodes import Nodes
 from dilocoxd.answers.site import ProfileStatus
 from dilocoxd.config.agreement import Delay
-from dilocoxd.config.footprint.nodes import NodeNeeds
+from dilocoxd.config.footprint.nodes import NO_NEEDS, NodeNeeds
 from dilocoxd.daemon.workers.forked import OUTER_MODULE, TRAINER_MODULE
 from dilocoxd.errors import WorkerError
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
@@ -86,8 +86,8 @@ class SiteSettings:
     node_address: tuple[str, int] = ("127.0.0.1", 0)
     """Where nodes come to; port 0: any. One that is only silent is waited for `node_grace_s`."""
     node_grace_s: float = 60.0
-    node_key_file: str = "node.key"  # in the run directory
-    node_needs: NodeNeeds = field(default_factory=NodeNeeds)  # with less memory a node is not let in
+    node_key_file: str = "node.key"
+    node_needs: NodeNeeds = NO_NEEDS
     outer_module: str = OUTER_MODULE
     restarts_max: int = 5
     """Per worker in `restart_window_s`; one more and the site fails."""
@@ -108,7 +108,8 @@ class SiteLayout:
 
     numel: int
     payload_bytes: Mapping[int, tuple[tuple[int, ...], ...]]
-    """By low rank: [pass][segment] bytes of a payload; OUTBOX and RESULT hold all, INBOX the longest per slot."""
+    """By low rank: [pass][segment] bytes of a payload; OUTBOX and RESULT hold the concatenation, INBOX one block per
+    slot with room for the longest."""
     inbox_slots: int
     """Number of contributions that INBOX has room for."""
     record_bytes: int = 0
