@@ -79,8 +79,7 @@ class SiteSettings:
     outer_parts: int = 1
     """Processes that hold the outer state, each some of the segments; `node_parts` further ones run on nodes."""
     node_parts: int = 0
-    node_stages: int = 0
-    """Pipeline stages, the last ones, whose trainers run on nodes."""
+    node_stages: int = 0  # the last ones of the pipeline
     stage_ranks: int = 1
     """Trainers of each stage."""
     node_address: tuple[str, int] = ("127.0.0.1", 0)
