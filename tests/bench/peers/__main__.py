@@ -3,8 +3,10 @@
 A ring of gloo (torch.distributed), hivemind's averager and, with `--ways gloo,hivemind,torchft`, torchft's manager over
 gloo (`make .venv-peers/.installed`), with the same bytes, sites and links. `exchange_s`: median
 time of an exchange; for hivemind with finding a group, which it does each time. `line`: bytes of a ring / time / rate.
-`next_s`: kill -9 of a peer in the middle of an exchange (`--end frozen`: SIGSTOP) to the end of the survivors' next one
-that began behind it; null: none within `--patience-s`.
+`next_s`: kill -9 of a peer in the middle of an exchange (`frozen`: SIGSTOP) to the end of the survivors' next one
+that began behind it; `joined`: start of one peer more to the end of its first exchange with all others, who give it
+what state they have; null: none within `--patience-s`. A plain ring of gloo has no way to join, and waits for a frozen
+peer for its time-out.
 What ours take: tests.bench.survivors, tests.bench.links. Prints a JSON object for each. Needs root, ip and tc.
 """
 
@@ -27,6 +29,8 @@ from tests.harness.running.network_namespaces import Network
 from tests.harness.running.sites import ROOT, wait_until
 
 WAYS = ("gloo", "hivemind")
+ENDS = ("killed", "frozen", "joined")
+WITHOUT_WAY = {("gloo", "joined")}
 OWN_PLACE = {"torchft": ROOT / ".venv-peers" / "bin" / "python"}
 """Interpreters of those that are no packages of dilocoxd; Makefile makes them."""
 PATIENCE_S = 300.0
@@ -93,16 +97,40 @@ def without_it(peers: list[Peer], since: float, patience_s: float) -> float | No
     return round(max(peer.done(len(peers), since)[0]["at"] for peer in peers) - since, 2)
 
 
-def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str]) -> dict[str, Any]:
-    """One row."""
+def with_it(newcomer: Peer, size: int, since: float, patience_s: float) -> float | None:
+    """Seconds from this moment until a newcomer has made an exchange with so many peers; None: too long."""
+    deadline = time.monotonic() + patience_s
+    while not newcomer.done(size):
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(0.05)
+    return round(newcomer.done(size)[0]["at"] - since, 2)
+
+
+def measure(
+    way: str, end: str, network: Network, options: argparse.Namespace, log: IO[str]
+) -> tuple[float, float | None]:
+    """(median seconds of an exchange, seconds to the next one); a newcomer has the last of the namespaces."""
     names, elements = network.names, options.mib << 18
-    count = len(names)
+    count = len(names) - (end == "joined")
     with ExitStack() as stack:
         peers: list[Peer] = []
         first = network.address(names[0])
-        for number, name in enumerate(names):
-            words = [way, network.address(name), first, str(number), str(count), str(elements)]
-            peers.append(stack.enter_context(Peer(network, name, log, words)))
+
+        def started(number: int) -> Peer:
+            words = [
+                way,
+                network.address(names[number]),
+                first,
+                str(number),
+                str(len(names)),
+                str(count),
+                str(elements),
+            ]
+            return stack.enter_context(Peer(network, names[number], log, words))
+
+        for number in range(count):
+            peers.append(started(number))
             if number == 0:
                 first = peers[0].ready() or first
         for peer in peers:
@@ -114,9 +142,34 @@ def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str
         wait_until(lambda: len(peers[0].done(count)) >= wanted, f"{wanted} exchanges of {way}", PATIENCE_S)
         seconds = statistics.median(line["seconds"] for line in peers[0].done(count)[WARM_UP:])
         time.sleep(seconds / 2)
-        (peers[-1].kill if options.end == "killed" else peers[-1].freeze)()
-        next_s = without_it(peers[:-1], time.time(), options.patience_s)
-    ring_bits = 8 * 2 * (count - 1) / count * 4 * elements
+        if end == "joined":
+            since = time.time()
+            newcomer = started(count)
+            newcomer.ready()
+            newcomer.go()
+            return seconds, with_it(newcomer, count + 1, since, options.patience_s)
+        (peers[-1].kill if end == "killed" else peers[-1].freeze)()
+        return seconds, without_it(peers[:-1], time.time(), options.patience_s)
+
+
+def row(way: str, end: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Medians of so many turns, each with peers of its own."""
+    count, found = options.sites, []
+    for _ in range(options.turns):
+        with (
+            tempfile.TemporaryDirectory(prefix="dilocoxd-peers-") as folder,
+            (Path(folder) / "log").open("w+", encoding="utf-8") as log,
+            Network(f"ch{os.getpid() % 10000}pe", NAMES[: count + (end == "joined")]) as network,
+        ):
+            try:
+                found.append(measure(way, end, network, options, log))
+            except AssertionError:
+                log.seek(0)
+                sys.stderr.write(log.read()[-3000:])
+                raise
+    seconds = statistics.median(one for one, _ in found)
+    nexts = [one for _, one in found if one is not None]
+    ring_bits = 8 * 2 * (count - 1) / count * 4 * (options.mib << 18)
     return {
         "way": way,
         "sites": count,
@@ -124,8 +177,9 @@ def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str
         "mib": options.mib,
         "exchange_s": round(seconds, 2),
         "line": round(ring_bits / seconds / (1e6 * options.mbit), 3),
-        "end": options.end,
-        "next_s": next_s,
+        "end": end,
+        "turns": options.turns,
+        "next_s": round(statistics.median(nexts), 2) if len(nexts) == len(found) else None,
         "load_1min": round(os.getloadavg()[0], 1),
     }
 
@@ -133,31 +187,27 @@ def measure(way: str, network: Network, options: argparse.Namespace, log: IO[str
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.peers", description=__doc__)
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--sites", type=int, default=3, help="3 to 8")
+    parser.add_argument("--sites", type=int, default=3, help="3 to 7")
     parser.add_argument("--mbit", type=float, default=100.0)
     parser.add_argument("--mib", type=int, default=10, help="of fp32 at each peer")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--end", choices=("killed", "frozen"), default="killed", help="what happens to one of them")
-    parser.add_argument("--patience-s", type=float, default=PATIENCE_S, help="for the exchange without it")
+    parser.add_argument("--ends", default="killed", help="what happens then: some of killed,frozen,joined")
+    parser.add_argument("--turns", type=int, default=1, help="of each, for medians")
+    parser.add_argument("--patience-s", type=float, default=PATIENCE_S, help="for the exchange behind it")
     options = parser.parse_args()
-    if not 3 <= options.sites <= len(NAMES):
-        parser.error(f"--sites {options.sites}: use 3 to {len(NAMES)}; one is killed, and the others go on")
-    for way in options.ways.split(","):
+    if not 3 <= options.sites < len(NAMES):
+        parser.error(f"--sites {options.sites}: use 3 to {len(NAMES) - 1}; one is killed, or one more comes")
+    ways, ends = options.ways.split(","), options.ends.split(",")
+    if unknown := sorted(set(ends) - set(ENDS)):
+        parser.error(f"--ends {','.join(unknown)}: use some of {','.join(ENDS)}")
+    for way in ways:
         if way in OWN_PLACE and not OWN_PLACE[way].exists():
             parser.error(f"--ways {way}: it is not installed; make .venv-peers/.installed")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or peers would outlive a time-out
-    for way in options.ways.split(","):
-        with (
-            tempfile.TemporaryDirectory(prefix="dilocoxd-peers-") as folder,
-            (Path(folder) / "log").open("w+", encoding="utf-8") as log,
-            Network(f"ch{os.getpid() % 10000}pe", NAMES[: options.sites]) as network,
-        ):
-            try:
-                print(json.dumps(measure(way, network, options, log)), flush=True)
-            except AssertionError:
-                log.seek(0)
-                sys.stderr.write(log.read()[-3000:])
-                raise
+    for way in ways:
+        for end in ends:
+            if (way, end) not in WITHOUT_WAY:
+                print(json.dumps(row(way, end, options)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
-"""A peer that averages one vector again and again: `... peer WAY ADDRESS FIRST NUMBER NUM_PEERS ELEMENTS`.
+"""A peer that averages one vector again and again: `... peer WAY ADDRESS FIRST NUMBER MOST FOUNDERS ELEMENTS`.
+
+MOST peers at a time; who has a NUMBER from FOUNDERS on is new among them.
 
 WAY `gloo`: a ring of torch.distributed, made anew without the dead when it breaks: by a store that stays alive, told
 that one is missing, which is the least that anybody needs. WAY `hivemind`: its averager, which finds groups by itself,
 with the time-outs that hivemind's Optimizer gives it: without them it waited for a dead peer for ever. WAY `torchft`:
-its manager over gloo, with a lighthouse at the first peer, which stays alive; settings of its documentation. Says where
+its manager over gloo, with a lighthouse at the first peer, which stays alive; settings of its documentation. A newcomer
+of both first gets the state that the others have, by the library's own way. Says where
 it can be reached, waits for a line, then prints a line for each exchange that is done.
 """
 
 import importlib
 import json
+import socket
 import sys
 import time
 from datetime import timedelta
@@ -58,7 +62,7 @@ def gloo(first: str, number: int, num_peers: int, vector: torch.Tensor) -> None:
         say(at=time.time(), seconds=time.time() - began, group=num_peers - generation)
 
 
-def hivemind(address: str, first: str, num_peers: int, vector: torch.Tensor) -> None:
+def hivemind(address: str, first: str, num_peers: int, is_new: bool, vector: torch.Tensor) -> None:
     """For ever."""
     from hivemind import DHT
     from hivemind.averaging import DecentralizedAverager
@@ -73,6 +77,8 @@ def hivemind(address: str, first: str, num_peers: int, vector: torch.Tensor) -> 
     )  # fmt: skip
     say(reached_at=str(dht.get_visible_maddrs()[0]))
     sys.stdin.readline()
+    if is_new:
+        averager.load_state_from_peers(timeout=STEP_S)
     while True:
         began = time.time()
         try:
@@ -88,6 +94,7 @@ def torchft(address: str, first: str, number: int, num_peers: int, vector: torch
     # Not installed where the checks of types are made, but in a place of its own (Makefile).
     coordination = importlib.import_module("torchft.coordination")
     library = importlib.import_module("torchft")
+    socket.gethostname = lambda: address  # where it says that its state is: names of hosts lead nowhere here
     lighthouse = None  # it ends with the last name that it has
     if number == 0:
         lighthouse = coordination.LighthouseServer(
@@ -119,15 +126,16 @@ def torchft(address: str, first: str, number: int, num_peers: int, vector: torch
 
 
 def main() -> None:
-    way, address, first, number, num_peers, elements = sys.argv[1:]
+    way, address, first, *numbers = sys.argv[1:]
+    number, most, founders, elements = map(int, numbers)
     torch.set_num_threads(1)
-    vector = torch.randn(int(elements))
+    vector = torch.randn(elements)
     if way == "gloo":
-        gloo(first, int(number), int(num_peers), vector)
+        gloo(first, number, founders, vector)
     elif way == "torchft":
-        torchft(address, first, int(number), int(num_peers), vector)
+        torchft(address, first, number, founders, vector)
     else:
-        hivemind(address, first, int(num_peers), vector)
+        hivemind(address, first, most, number >= founders, vector)
 
 
 if __name__ == "__main__":
