@@ -1,6 +1,6 @@
 """`python -m tests.bench.compression [--elements N]`: cost of codecs and low rank, in memcpys of the same fp32 bytes.
 
-CPU time of one thread, best of a few repetitions, ratio to a copy of the same fp32 bytes in the same run, so that a
+CPU time of one thread, median of a few repetitions, ratio to a copy of the same fp32 bytes in the same run, so that a
 busy machine disturbs both; `torch_memcpys` is encode and decode by torch alone, without the compiled loops, in turns
 with them. Low rank is set against its three products, all in fp32 and with the last one in float64, as bit parity needs
 it (ALGORITHMS 8). Peak extra memory is what the process grew by while it worked, in units of the fp32
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,16 +44,16 @@ CODECS: list[tuple[str, dict[str, Any]]] = [
 
 
 def cpu_seconds(actions: list[Callable[[], object]], repetitions: int) -> list[float]:
-    """Best time of each; they take turns, so that a stretch of a busy machine hits all alike."""
+    """Median time of each; they take turns, so that a stretch of a busy machine hits all alike."""
     for action in actions:
         action()
-    best = [float("inf")] * len(actions)
+    spent: list[list[float]] = [[] for _ in actions]
     for _ in range(repetitions):
-        for index, action in enumerate(actions):
+        for found, action in zip(spent, actions, strict=True):
             started = time.process_time()
             action()
-            best[index] = min(best[index], time.process_time() - started)
-    return best
+            found.append(time.process_time() - started)
+    return [statistics.median(found) for found in spent]
 
 
 def by_torch(action: Callable[..., object], *arguments: object) -> None:

@@ -64,6 +64,24 @@ def test_rows_are_benchmarks_and_take_half_an_hour_at_most() -> None:
     assert sum(row.limit_s for row in ROWS) <= SECONDS_MAX
 
 
+TIMES_LEAST = 5
+OF_A_SITE_EACH = {"survivors": 1}
+"""A kill and the way back are 40 s: more of them, and the rows together would not end within half an hour."""
+OF_MANY_STEPS = {"headline": 3, "headline-357": 4, "data": 0, "codec-memory": 0, "added-delay": 0}
+"""Shares of the time of all steps of so many rounds, throughput over a store, bytes, 100s of round trips."""
+
+
+def test_what_is_a_timing_is_a_median_of_five() -> None:
+    """Of the words that say how often: the first of a run warms up where a benchmark drops it (outer-step)."""
+    for row in ROWS:
+        said = dict(re.findall(r"--(repetitions|turns|kills|rounds) (\d+)", row.options))
+        said |= {"times": row.options} if row.options.isdecimal() else {}
+        times = [int(said[word]) for word in ("turns", "repetitions", "kills", "times", "rounds") if word in said]
+        least = OF_A_SITE_EACH.get(row.name, OF_MANY_STEPS.get(row.name, TIMES_LEAST))
+        if row.name != "exchange-machine":  # five pairs where nothing is said
+            assert (times or [0])[0] - (row.name == "outer-step") >= least, row.name
+
+
 def test_figures_say_whether_their_targets_are_met() -> None:
     lines = figures(only_codecs).splitlines()
     assert any("**2.5** | at most 3 | [codecs](lab/measured.md#codecs), 2026-11-25, 0.1 |" in line for line in lines)
