@@ -21,6 +21,10 @@ from dilocoxd.planner.quantities import parse_rates, parse_time
 
 SITE_SECTIONS: Final = ("parallel", "workers")
 """Of site.toml, what says how a site cuts the model and the outer worker."""
+RTT_MOST_S: Final = 10.0
+STEP_LEAST_S, STEP_MOST_S = 1e-6, 86_400.0
+
+_MORE: Final = "have more of them with --set parallel.pipeline=, .shard=, .replicate= or .tensor="
 
 
 @click.command()
@@ -66,31 +70,51 @@ def plan(
     # Only here: the plan of the tensors loads torch, which takes seconds.
     from dilocoxd.planner.advice import better_settings
     from dilocoxd.planner.plan import Compute, Deployment, plan_run
+    from dilocoxd.planner.refusals import Machine, refusals
     from dilocoxd.planner.report import advice_lines, lines, values
 
     upload, download = parse_rates(link)
-    processors = parse_gpus(gpus) if gpus else Processors(stages or 1, None)
-    step_s = parse_time("--step-time", step_time) if step_time else 0.0
-    shape = replace(_shape(manifest, site_changes, stages, processors.count, sites), on_gpu=bool(gpus))
-    place = Deployment(
-        Link(upload, download, parse_time("--rtt", rtt)),
-        shape,
-        Compute(processors.flop_per_s(shape.dtype or manifest.inner.dtype), step_s),
-        nodes,
-    )
+    round_trip_s = parse_time("--rtt", rtt, 0.0, RTT_MOST_S)
+    processors = parse_gpus(gpus) if gpus is not None else None
+    step_s = parse_time("--step-time", step_time, STEP_LEAST_S, STEP_MOST_S) if step_time is not None else 0.0
+    count = processors.count if processors else stages or 1
+    shape = replace(_shape(manifest, site_changes, stages, count, sites), on_gpu=processors is not None)
+    _check_nodes(nodes, shape)
+    used = processors.used_by(shape.ranks) if processors else Processors(shape.ranks, None)
+    compute = Compute(used.flop_per_s(shape.dtype or manifest.inner.dtype), step_s)
+    place = Deployment(Link(upload, download, round_trip_s), shape, compute, nodes)
     found = plan_run(manifest, place)
     advice = better_settings(manifest, place, found)
+    failing = list(refusals(manifest, found.footprint, Machine(0, used.gpu_memory_bytes(shape.ranks))))
     if as_json:
-        click.echo(json.dumps(values(found, advice), indent=1))
+        click.echo(json.dumps(values(found, advice) | {"cannot_work": failing}, indent=1))
         return 0
-    rows = lines(manifest, place, found) + [("better", text) for text in advice_lines(advice, found)]
+    rows = [("cannot work", text) for text in failing] + lines(manifest, place, found)
+    if processors and used.count < processors.count:
+        rows.append(
+            ("idle GPUs", f"{processors.count - used.count} of {processors.count}: a trainer uses one, and {_MORE}")
+        )
+    rows += [("better", text) for text in advice_lines(advice, found)]
     click.echo(facts(rows, width(is_wide=False)))
     return 0
+
+
+def _check_nodes(nodes: int, shape: SiteShape) -> None:
+    """Raises ConfigError where a machine would have nothing to do."""
+    processes = max(shape.ranks, shape.outer_parts)
+    if nodes > processes:
+        raise ConfigError(
+            f"--nodes {nodes} is more than a site has trainers or outer parts ({processes}); lower it, or {_MORE}"
+        )
 
 
 def _shape(manifest: Manifest, given: Sections, stages: int | None, processors: int, sites: int) -> SiteShape:
     """Of each site, as site.toml would say; else a stage for each processor. Raises ConfigError."""
     parallel = given.get("parallel", {})
+    if stages and str(parallel.get("pipeline", stages)) != str(stages):
+        raise ConfigError(
+            f"--stages {stages} and --set parallel.pipeline={parallel['pipeline']} contradict each other; leave one out"
+        )
     if not parallel:
         stages = stages or min(processors, manifest.model.num_layers)
         parallel = {"microbatches": manifest.inner.microbatches if stages > 1 else 1}

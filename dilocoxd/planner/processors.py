@@ -9,6 +9,9 @@ from typing import Final
 from dilocoxd.errors import ConfigError
 
 GB: Final = 10**9
+PROCESSORS_MAX: Final = 65536
+"""Of one site."""
+DIGITS_MAX: Final = 6
 TERA: Final = 1e12
 PEAK_SHARE: Final = 0.4
 """Of a GPU's peak that training reaches; large dense models with little communication get 0.35 to 0.5."""
@@ -46,12 +49,25 @@ class Processors:
     gpu: Gpu | None
     """None: CPU cores."""
 
+    def used_by(self, trainers: int) -> "Processors":
+        """Those of them that so many trainers use: one each, or the same ones together where there are fewer."""
+        return Processors(min(self.count, trainers), self.gpu)
+
+    def gpu_memory_bytes(self, trainers: int) -> int:
+        """What each of so many trainers has of a GPU; 0 without GPUs."""
+        return self.gpu.memory_bytes // -(-trainers // self.count) if self.gpu else 0
+
     def flop_per_s(self, dtype: str) -> float:
         """What all of them together reach in training in this arithmetic."""
         if self.gpu is None:
             return self.count * CPU_FLOP_PER_S
         peak = self.gpu.bf16_flop_per_s if dtype == "bfloat16" else self.gpu.fp32_flop_per_s
         return self.count * peak * PEAK_SHARE
+
+
+def _number(text: str) -> int:
+    """0: none that anybody means."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX else 0
 
 
 def parse_gpus(text: str) -> Processors:
@@ -63,11 +79,11 @@ def parse_gpus(text: str) -> Processors:
     count, cross, rest = text.partition("x")
     name, colon, memory = rest.partition(":")
     gpu = GPUS.get(name.upper())
-    is_number = count.isdecimal() and int(count) > 0 and (not colon or (memory.isdecimal() and int(memory) > 0))
+    is_number = 0 < _number(count) <= PROCESSORS_MAX and (not colon or _number(memory) > 0)
     if not cross or gpu is None or not is_number:
         raise ConfigError(
-            f"--gpus {text!r} cannot be read; write NUMBERxNAME like 8xA100, with memory in GB 8xA100:40; known names:"
-            f" {', '.join(GPUS)}; for any other give --step-time"
+            f"--gpus {text!r} cannot be read; write NUMBERxNAME like 8xA100, at most {PROCESSORS_MAX}, with memory in"
+            f" GB 8xA100:40; known names: {', '.join(GPUS)}; for any other give --step-time"
         )
     memory_bytes = int(memory) * GB if colon else gpu.memory_bytes
     return Processors(int(count), Gpu(gpu.bf16_flop_per_s, gpu.fp32_flop_per_s, memory_bytes))

@@ -7,7 +7,9 @@ from dilocoxd.errors import ConfigError
 
 BIT_UNITS: Final = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9}
 TIME_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
-_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kMG]?)(?:bit(?:/s)?|bps)?")
+RATE_LEAST, RATE_MOST = 1e3, 1e13
+"""bit/s: below it somebody forgot a unit, above it no machine has a link."""
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([kMG]?)(?:bit(?:/s)?|bps)?")
 _TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)(us|ms|s)")
 
 
@@ -22,19 +24,27 @@ def parse_rates(text: str) -> tuple[float, float]:
     rates = [float(match[1]) * BIT_UNITS[match[2]] for match in found if match]
     if len(rates) != len(parts) or len(rates) > 2 or min(rates) <= 0:
         raise ConfigError(f"--link {text!r} cannot be read; write bits per second like 100M, or UPLOAD/DOWNLOAD 20M/1G")
+    if not RATE_LEAST <= min(rates) <= max(rates) <= RATE_MOST:
+        raise ConfigError(
+            f"--link {text!r} says {min(rates):.3g} bit/s; give 1k to 10000G, with its unit: megabits per second as"
+            " 100M"
+        )
     return rates[0], rates[-1]
 
 
-def parse_time(option: str, text: str) -> float:
-    """Seconds of `80ms` or `0.7s`. Raises ConfigError that names `option`.
+def parse_time(option: str, text: str, least_s: float, most_s: float) -> float:
+    """Seconds of `80ms` or `0.7s`, from `least_s` to `most_s`. Raises ConfigError that names `option`.
 
-    >>> parse_time("--rtt", "80ms")
+    >>> parse_time("--rtt", "80ms", 0, 10)
     0.08
     """
     match = _TIME.fullmatch(text)
     if match is None:
         raise ConfigError(f"{option} {text!r} cannot be read; write a number with ms or s, like 80ms")
-    return float(match[1]) * TIME_UNITS[match[2]]
+    found = float(match[1]) * TIME_UNITS[match[2]]
+    if not least_s <= found <= most_s:
+        raise ConfigError(f"{option} {text!r} is out of range; give {in_seconds(least_s)} to {in_seconds(most_s)}")
+    return found
 
 
 def in_decimal(value: float, unit: str) -> str:

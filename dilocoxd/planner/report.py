@@ -22,7 +22,10 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
         f" of all this {in_seconds(exchange.hidden_s)} at the same time"
     )
     extended = f", extended to {pace.steps} steps" if pace.steps > strategy.inner_steps else ""
-    where = "the whole site" if place.shape.stages == 1 else f"each of {place.shape.stages} stages at most"
+    where = "the whole site"
+    if place.shape.ranks > 1:
+        who = "stages" if place.shape.in_stage == 1 else "trainers"
+        where = f"each of {place.shape.ranks} {who} at most"
     node = "main memory of one node" if place.shape.on_gpu else "one node with everything"
     if place.nodes > 1:
         node = f"each of {place.nodes} nodes {in_decimal(weight.node_bytes / place.nodes, 'B')}, the head"
@@ -35,7 +38,7 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
         ("inner step", f"{in_seconds(plan.step_s)}{'' if place.compute.step_s else ' (computed; give --step-time)'}"),
         ("round", f"{in_seconds(pace.round_s)}{extended}; tau/H = {pace.staleness:.2f}"),
         ("trainers", f"{pace.utilisation:.1%} busy, idle {in_seconds(pace.idle_s)} of each round"),
-        ("speed", f"{in_decimal(plan.tokens_per_s, 'tokens')}/s, all {place.shape.num_sites} sites together"),
+        ("speed", f"{in_decimal(plan.tokens_per_s, 'tokens')}/s, {_together(place.shape.num_sites)}"),
         (
             "traffic",
             f"{in_decimal(plan.bytes_per_hour, 'B')} an hour, {in_decimal(plan.bytes_per_day, 'B')} a day, each way;"
@@ -81,6 +84,10 @@ def values(plan: Plan, advice: Sequence[Advice]) -> dict[str, Any]:
         for one in advice
     ]
     return found
+
+
+def _together(num_sites: int) -> str:
+    return f"all {num_sites} sites together" if num_sites > 1 else "of a site alone"
 
 
 def _ratio(before: float, after: float) -> str:

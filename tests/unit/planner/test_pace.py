@@ -137,14 +137,38 @@ def test_links_nobody_can_mean_are_refused_with_a_sentence(text: str) -> None:
 
 
 def test_links_as_people_write_them() -> None:
-    assert parse_rates("100M") == parse_rates("100Mbit/s") == parse_rates("100Mbps") == (1e8, 1e8)
+    assert (
+        parse_rates("100M")
+        == parse_rates("100 Mbit/s")
+        == parse_rates("100Mbit/s")
+        == parse_rates("100Mbps")
+        == (1e8, 1e8)
+    )
     assert parse_rates("20M/1G") == (2e7, 1e9)
+
+
+@pytest.mark.parametrize("text", ["100", "0.5k", "100M/100", "99999999G", "9" * 400])
+def test_links_without_a_unit_or_beyond_all_links_are_refused_with_their_rate(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--link .* says .* bit/s; give 1k to 10000G"):
+        parse_rates(text)
+
+
+@pytest.mark.parametrize("text", ["80s", "10001ms", "0ms", "9" * 400 + "s"])
+def test_times_that_nobody_has_are_refused_with_the_range(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"--rtt .* is out of range; give 1 ms to 10 s"):
+        parse_time("--rtt", text, 1e-3, 10.0)
+
+
+@pytest.mark.parametrize("text", ["0xA100", "65537xA100", "9" * 5000 + "xA100", "8xA100:" + "9" * 5000, "\u0663xA100"])
+def test_numbers_of_gpus_that_no_site_has_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be read; write NUMBERxNAME like 8xA100, at most 65536"):
+        parse_gpus(text)
 
 
 @pytest.mark.parametrize("text", ["", "80", "ms", "80 min", "-1ms"])
 def test_times_without_unit_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--rtt .* write a number with ms or s"):
-        parse_time("--rtt", text)
+        parse_time("--rtt", text, 0, 10)
 
 
 @pytest.mark.parametrize("text", ["", "A100", "0xA100", "8xZ80", "8xA100:", "8xA100:x"])

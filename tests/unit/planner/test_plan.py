@@ -246,7 +246,7 @@ def test_command_plans_a_site_of_many_machines() -> None:
         invoke("small", "--link", "100M", "--sites", "2", "--gpus", "8xA100", "--nodes", nodes, *settings).output
         for nodes in ("1", "2")
     )
-    assert "(each of 4 stages at most)" in one and "of a core in each round, each of 4" in one
+    assert "(each of 8 trainers at most)" in one and "of a core in each round, each of 4" in one
     assert "main memory of one node" in one and "nodes" not in one
     assert "each of 2 nodes" in two and "the head" in two
 
@@ -268,12 +268,58 @@ def test_command_answers_in_json_and_takes_changes() -> None:
         (("huge", "--link", "1G", "--sites", "2"), "there is no preset and no file 'huge'"),
         (("small", "--link", "1G", "--sites", "2", "--set", "api.port=1"), "belongs to site.toml"),
         (("tiny", "--link", "1G", "--sites", "2", "--stages", "9"), "9 pipeline stages do not fit"),
+        (("tiny", "--link", "100", "--sites", "3"), "says 100 bit/s; give 1k to 10000G"),
+        (("tiny", "--link", "1G", "--rtt", "80s", "--sites", "3"), "--rtt '80s' is out of range"),
+        (("tiny", "--link", "1G", "--sites", "3", "--step-time", "0s"), "--step-time '0s' is out of range"),
+        (("tiny", "--link", "1G", "--sites", "3", "--step-time", ""), "--step-time '' cannot be read"),
+        (("tiny", "--link", "1G", "--sites", "3", "--gpus", ""), "--gpus '' cannot be read"),
+        (("tiny", "--link", "1G", "--sites", "3", "--nodes", "9"), "--nodes 9 is more than a site has"),
+        (
+            ("small", "--link", "1G", "--sites", "3", "--stages", "2", "--set", "parallel.pipeline=4"),
+            "--stages 2 and --set parallel.pipeline=4 contradict",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence) as caught:
         invoke(*arguments)
     assert caught.value.exit_code == 78
+
+
+def test_a_gpu_without_a_trainer_adds_no_speed_and_is_told() -> None:
+    """The cut says how many train: 8 GPUs and 2 stages are 2 GPUs."""
+    asked = ("small", "--link", "1G", "--sites", "3", "--stages", "2")
+    two, eight = (invoke(*asked, "--gpus", gpus) for gpus in ("2xA100", "8xA100"))
+    speed = [line for line in two.output.splitlines() if line.startswith("speed")]
+    assert speed[0] in eight.output.splitlines()
+    assert "6 of 8" in " ".join(eight.output.split()) and "idle GPUs" not in two.output
+
+
+def test_stages_that_are_set_have_a_core_each_as_those_that_are_asked_for() -> None:
+    """One core for four stages made a step four times as long."""
+    asked = ("small", "--link", "1G", "--sites", "3", "--json")
+    by_option = invoke(*asked, "--stages", "4", "--set", "parallel.microbatches=4")
+    by_setting = invoke(*asked, "--set", "parallel.pipeline=4", "--set", "parallel.microbatches=4")
+    assert json.loads(by_option.output)["step_s"] == json.loads(by_setting.output)["step_s"]
+
+
+def test_what_does_not_fit_a_gpu_is_said_first() -> None:
+    asked = ("small", "--link", "1G", "--sites", "3", "--gpus")
+    small, large = invoke(*asked, "1xA100:1"), invoke(*asked, "1xA100:40")
+    assert small.output.startswith("cannot work") and "needs about" in small.output
+    assert "cannot work" not in large.output
+    assert len(json.loads(invoke(*asked, "1xA100:1", "--json").output)["cannot_work"]) == 1
+
+
+def test_memory_is_that_of_a_trainer_where_a_stage_has_several() -> None:
+    asked = ("small", "--link", "1G", "--sites", "3")
+    assert "(each of 8 trainers at most)" in invoke(*asked, "--set", "parallel.shard=8").output
+    assert "(each of 2 stages at most)" in invoke(*asked, "--stages", "2").output
+    assert "(the whole site)" in invoke(*asked).output
+
+
+def test_a_site_alone_is_called_so() -> None:
+    assert "of a site alone" in invoke("tiny", "--link", "1G", "--sites", "1").output
 
 
 def test_footprint_is_plain_data() -> None:

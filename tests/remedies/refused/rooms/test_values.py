@@ -67,6 +67,10 @@ def without_gpu(choice: Any) -> Any:
         return device_of_part(choice, 0)
 
 
+def rtt(text: str) -> float:
+    return parse_time("--rtt", text, 0, 10)
+
+
 def optimizer(**fields: float) -> Any:
     return OptimizerConfig(**({"lr": 1e-3} | fields))  # type: ignore[arg-type]
 
@@ -106,8 +110,10 @@ VALUES: Final = (
           {"lowrank_r": 4, "inner_steps": 8, "inner_steps_max": 8}),
     Value("planner/processors.py", "write NUMBERxNAME", parse_gpus, {"text": "A100"}, {"text": "8xA100"}),
     Value("planner/quantities.py", "write bits per second", parse_rates, {"text": "fast"}, {"text": "20M/1G"}),
-    Value("planner/quantities.py", "write a number with ms or s", parse_time, {"option": "--rtt", "text": "80"},
-          {"option": "--rtt", "text": "80ms"}),
+    Value("planner/quantities.py", "with its unit: megabits per second as 100M", parse_rates, {"text": "100"},
+          {"text": "100M"}),
+    Value("planner/quantities.py", "write a number with ms or s", rtt, {"text": "80"}, {"text": "80ms"}),
+    Value("planner/quantities.py", "is out of range; give 0 ms to 10 s", rtt, {"text": "80s"}, {"text": "10s"}),
     Value("wire/layout.py", "use a positive multiple", partial(layout, param("a", 2)), {"most": 5000},
           {"most": 8192}),
     Value("wire/layout.py", "check the model section of the manifest", make_layout,
