@@ -112,7 +112,7 @@ ROWS: Final = (
         f"{INIT} new"),
     Row("cli/plan.py", "leave it out, plan takes of it only",
         "plan tiny --link 10M --sites 2 --set network.port=1", "plan tiny --link 10M --sites 2"),
-    Row("cli/plan.py", "lower it, or have more of them with", "plan tiny --link 10M --sites 2 --nodes 2",
+    Row("cli/plan.py", "; lower it, or", "plan tiny --link 10M --sites 2 --nodes 2",
         "plan tiny --link 10M --sites 2 --nodes 2 --set parallel.pipeline=2"),
     Row("cli/plan.py", "contradict each other; leave one out",
         "plan tiny --link 10M --sites 2 --stages 1 --set parallel.pipeline=2",
