@@ -98,7 +98,6 @@ CAPS: Final = {
     "swarm/discovery/contacts.py Contacts._strangers": "those connected: p2pd keeps 512",
     "swarm/discovery/peers_file.py PeersFile.peers": "PEERS_MAX",
     "swarm/discovery/records.py RecordBook._heard": "half of PEERS_MAX",
-    "machines/exchange/sends.py OpenSends._shares": "group_max: to whom we send in one attempt",
     "swarm/discovery/records.py RecordBook._newest": "PEERS_MAX",
     "swarm/p2pd/node.py Node._handlers": "protocols, not peers",
     "swarm/p2pd/node.py Node._networks": "NETWORKS_KEPT",
