@@ -35,7 +35,7 @@ LIVE_ROWS: Final = (
     Row("cli/joining/nearby.py", "give `dilocoxd join` the link that", "join", JOINED),
     Row("cli/run_dir/members.py", "have it signed with `dilocoxd authority sign`, or leave --signed out",
         "evict @b.id a --signed @b.evict", "authority sign @b.evict two.key\nevict @b.id a --signed @b.evict",
-        "evict @b.id a"),
+        "$ rm -f evict-*.json\nevict @b.id a"),
     Row("cli/run_dir/members.py", "run `dilocoxd leave`, which ends its part in the run", "evict @a.id a", "leave a"),
 )  # fmt: skip
 """The last two end the membership of `b`, and `a`."""
