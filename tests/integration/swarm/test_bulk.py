@@ -197,7 +197,7 @@ async def test_interrupted_payload_goes_on_where_it_stopped(tmp_path: Path) -> N
         header = await header_of(source)
         num_pieces, sent = source.num_pieces, 0
 
-        async def break_down(num_bytes: int) -> None:
+        async def break_down(to: PeerId, num_bytes: int) -> None:
             nonlocal sent
             sent += 1
             if sent == num_pieces // 2:
@@ -217,7 +217,7 @@ async def test_p2pd_killed_in_mid_transfer_never_reads_as_success(tmp_path: Path
     async with pair(tmp_path, 64 * MIB) as (a, b, source, inbox):
         header, sent = await header_of(source), 0
 
-        async def kill_half_way(num_bytes: int) -> None:
+        async def kill_half_way(to: PeerId, num_bytes: int) -> None:
             nonlocal sent
             sent += 1
             if sent == source.num_pieces // 2:
@@ -252,7 +252,7 @@ async def test_forgotten_payload_is_not_written_any_more(tmp_path: Path) -> None
     async with pair(tmp_path, 8 * MIB) as (a, b, source, inbox):
         header, sent = await header_of(source), 0
 
-        async def forget_half_way(num_bytes: int) -> None:
+        async def forget_half_way(to: PeerId, num_bytes: int) -> None:
             nonlocal sent
             sent += 1
             if sent == source.num_pieces // 2:
@@ -284,7 +284,7 @@ async def test_memory_of_a_400_mb_transfer_stays_flat(tmp_path: Path) -> None:
             before = [process.memory_info().rss for process in processes]
             peak = list(before)
 
-            async def watch(num_bytes: int) -> None:
+            async def watch(to: PeerId, num_bytes: int) -> None:
                 for index, process in enumerate(processes):
                     peak[index] = max(peak[index], process.memory_info().rss)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams import bulk
 from dilocoxd.swarm.streams.bulk import BulkSender
 from dilocoxd.swarm.streams.pieces import PieceSet
@@ -44,7 +45,7 @@ async def test_lane_that_sent_its_share_waits_neither_for_an_answer_nor_for_slow
         await a.meet(b)
         a.gate.progress_timeout_s = 5.0
 
-        async def second_lane_waits(num_bytes: int) -> None:
+        async def second_lane_waits(to: PeerId, num_bytes: int) -> None:
             task = asyncio.current_task()
             if task is not None and task.get_name().startswith("bulk lane 1"):
                 async with asyncio.timeout(WAIT_S):

@@ -76,7 +76,7 @@ async def test_site_killed_in_mid_transfer_is_a_failure_and_leaves_no_orphan(tmp
         await until(lambda: a.swarm.payloads_to(b.peer_id).is_data, "a data connection")
         tree, num_sent = b.tree, 0
 
-        async def kill_half_way(num_bytes: int) -> None:
+        async def kill_half_way(to: PeerId, num_bytes: int) -> None:
             nonlocal num_sent
             num_sent += 1
             if num_sent == 128:
