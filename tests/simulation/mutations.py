@@ -31,6 +31,7 @@ from dilocoxd.machines.recovery.progress import BranchProgress
 from dilocoxd.machines.recovery.questions import OpenQuestions
 from dilocoxd.machines.recovery.rollback import dropped_phases
 from dilocoxd.machines.round import exchanging, gathering, grouping, height as heights, joining, life, proposals, voting
+from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.height import Height
 from dilocoxd.machines.round.life import RoundLife
 from dilocoxd.machines.round.locks import AcceptBox, HeldLock, LockDecision, Tally, VoteBox
@@ -272,7 +273,7 @@ BUGS: dict[str, Bug] = {
     "who says of most that they do nothing goes first": replaced(
         grouping, "_not_at_fault", lambda gathered: gathered.contributions.keys()
     ),
-    "who goes on in time is not blamed": replaced(joining, "_withheld", lambda *given: ()),
+    "who goes on in time is not blamed": replaced(RunningAttempt, "withheld_with", lambda *given: ()),
     "ghosts are waited for in each round": replaced(PeerBook, "waited_in_vain", lambda self, **whom: None),
     "no time-out is moved after standing still": replaced(life, "LAG_S", float("inf")),
     "promise is not written": replaced(Node, "_persist_promise", lambda self, *given, **named: None),
