@@ -75,8 +75,9 @@ class SigningRequest:
         there = load_request(path)
         if (there.terms, there.authorities) != (self.terms, self.authorities):
             raise ConfigError(
-                f"{path} is here already and asks for {there.in_words()}, signed by {len(there.signatures)}; take that"
-                " with --signed, or move the file away and give the command again"
+                f"{path} is here already, signed by {len(there.signatures)}, and asks for"
+                f" {there.in_words().removesuffix('.')}; take that with --signed, or move the file away and give the"
+                " command again"
             )
         found = {one.authority: one for one in (*there.signatures, *self.signatures)}
         return replace(self, signatures=tuple(found[place] for place in sorted(found)))

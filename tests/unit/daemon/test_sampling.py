@@ -26,6 +26,12 @@ from tests.unit.daemon.test_operator_side import Recorded
 PATIENCE_S = 240.0
 
 
+@pytest.fixture
+def as_soon_as_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside other tests the least priority means never; test_process_has_the_least_priority shows it."""
+    monkeypatch.setattr(sampling, "NICE", os.getpriority(os.PRIO_PROCESS, 0))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
     return make_run(tmp_path_factory.mktemp("sampling"), rounds=1, snapshots_at=(0, 1))
@@ -54,6 +60,7 @@ async def ended(sampler: Sampler) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.usefixtures("as_soon_as_the_test")
 async def test_newest_snapshot_writes_and_a_failure_keeps_what_was_written(run: RunOnDisk) -> None:
     clock = Times()
     sampler = Sampler(run.run_dir, has_own_loop=False, clock=clock)
@@ -91,6 +98,7 @@ async def test_without_snapshot_or_with_a_loop_of_ones_own_it_is_refused(tmp_pat
         await Sampler(run.run_dir, has_own_loop=True).ask("The ")
 
 
+@pytest.mark.usefixtures("as_soon_as_the_test")
 async def test_too_slow_a_text_is_ended(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling, "LIMIT_S", 0.05)
     sampler = Sampler(run.run_dir, has_own_loop=False)
@@ -100,6 +108,7 @@ async def test_too_slow_a_text_is_ended(run: RunOnDisk, monkeypatch: pytest.Monk
     assert sampler.shown.text == "no text, training goes on: it took longer than 0.05 s and was ended"
 
 
+@pytest.mark.usefixtures("as_soon_as_the_test")
 async def test_a_stop_ends_a_text_in_the_making_and_says_so(run: RunOnDisk) -> None:
     sampler = Sampler(run.run_dir, has_own_loop=False)
     async with asyncio.TaskGroup() as group:
