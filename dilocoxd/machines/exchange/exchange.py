@@ -284,7 +284,7 @@ class Exchange:
     def is_held_by_few(self) -> bool:
         """Whether most of those with whom we have to do are done: they brought us all that they can, and have all that
         we bring them. Where we ourselves are slow, that is not so: we bring all others their parts at the same time."""
-        busy = (self.owed_by() | self.transfers.owners_waiting()) & self.by_peer.keys()
+        busy = (self.owed_by() | self.transfers.owners_waiting()).intersection(self.by_peer)
         return 0 < 2 * len(busy) <= self._num_partners
 
     def _lacks_input(self, peer: PeerId) -> bool:
