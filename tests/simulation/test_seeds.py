@@ -46,6 +46,7 @@ FAILED_ONCE = (
         1586032,
         1587515,
         1590423,
+        1802821,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

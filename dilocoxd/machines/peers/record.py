@@ -41,7 +41,9 @@ class Tip:
     num_unavailable: int = 0
     """How often a branch that it claimed was not to be had; forgotten once a claim of it proves true."""
     ignored_height: RoundIndex = NOWHERE
-    """Height of the furthest claim that was ignored, since it stood where we stood or below."""
+    """How far on it said to be while its claims were ignored, since it stood where we stood or below."""
+    ignored_at: Monotonic = NEVER
+    """When it said so."""
     is_at_our_head: bool = False
     """Said that it stands where we stand; membership may hear of it later."""
     our_head_said_at: Monotonic = NEVER

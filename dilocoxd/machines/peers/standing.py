@@ -73,7 +73,8 @@ class PeerBook:
                 continue
             # One that was known when the peer claimed something else does not take that back.
             if view.peer not in late or not self.tips.is_contradicted(chain, view):
-                self.tips.hear(chain, view.peer, view.height, view.head, now, is_late=True)
+                is_repeated = view.peer in late
+                self.tips.hear(chain, view.peer, view.height, view.head, now, is_late=True, is_repeated=is_repeated)
         for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim.said_at, now)]:
             self.tips.withdraw(peer)
 

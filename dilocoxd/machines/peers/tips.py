@@ -137,13 +137,21 @@ class Tips:
     # --- what others say
 
     def hear(
-        self, chain: ChainView, peer: PeerId, height: RoundIndex, head: Digest, now: Monotonic, *, is_late: bool = False
+        self,
+        chain: ChainView,
+        peer: PeerId,
+        height: RoundIndex,
+        head: Digest,
+        now: Monotonic,
+        *,
+        is_late: bool = False,
+        is_repeated: bool = False,
     ) -> str:
         """Remember where `peer` stands; returns the relation.
 
         Messages overtake each other: a lower height does not take back what the peer has just claimed. `is_late`: from
         a heartbeat, which says where the peer stood some time ago; since then it may have changed to another branch
-        too, at the same height (R19.5).
+        too, at the same height (R19.5). `is_repeated`: that heartbeat was heard before.
         """
         tip = self._records.of(peer).tip
         kind, known = self.relation(chain, height, head), tip.claim
@@ -164,11 +172,18 @@ class Tips:
         tip.is_at_our_head = False
         if tip.backoff_until > now:
             self._mark_unconfirmed(peer, tip)  # stood where we stand meanwhile, but does so no more
-            tip.ignored_height = max(tip.ignored_height, height)
+            if not is_repeated:
+                self._ignore(tip, height, now, is_late=is_late)
         elif known is not None or (len(self._claiming) < CLAIMS_MAX and peer in self._records):
             tip.claim = Claim(height, head, kind, known.since if known is not None else now, now)
             self._claiming.add(peer)
         return kind
+
+    def _ignore(self, tip: Tip, height: RoundIndex, said_at: Monotonic, *, is_late: bool = False) -> None:
+        """Ignored or not, it is a word: one further down takes it back, unless it may only have been overtaken."""
+        is_recent = said_at - tip.ignored_at < self._limits.behind_grace_s
+        if height >= tip.ignored_height or not (is_late or is_recent):
+            tip.ignored_height, tip.ignored_at = height, said_at
 
     def is_contradicted(self, chain: ChainView, view: PeerView) -> bool:
         """Whether a heartbeat says that its peer is here or behind, and the peer claims something else."""
@@ -214,6 +229,7 @@ class Tips:
         for record in self._records.values():
             if record.tip.our_head_said_at > NEVER:
                 record.tip.our_head_said_at = Monotonic(record.tip.our_head_said_at + seconds)
+            record.tip.ignored_at = Monotonic(record.tip.ignored_at + seconds)
         for peer, claim in self.claims.items():
             since, said_at = Monotonic(claim.since + seconds), Monotonic(claim.said_at + seconds)
             self._records[peer].tip.claim = replace(claim, since=since, said_at=said_at)
@@ -276,6 +292,7 @@ class Tips:
         tip.backoff_length = min(BACKOFF_MAX, 2 * (tip.backoff_length or BACKOFF_FIRST // 2))
         tip.backoff_until = Monotonic(now + tip.backoff_length * self._limits.recovery_retry_s)
         if tip.claim is not None:
+            self._ignore(tip, tip.claim.height, tip.claim.said_at)
             self.withdraw(peer)
             self._mark_unconfirmed(peer, tip)
 

@@ -87,6 +87,27 @@ def test_early_word_of_who_is_further_on_since_is_of_the_past_though_its_claims_
     assert B not in height.book.tips.claims and not later.arrived() and not later.buffered
 
 
+def test_early_word_counts_that_comes_long_after_the_claims_that_are_ignored() -> None:
+    """Schedule 1802821: the lock of who had claimed other heights was not heard, and a new group proposed beside it."""
+    height, since = height_of(B), Monotonic(START + LIMITS.behind_grace_s)
+    height.book.records[B].tip.backoff_until = Monotonic(START + 100.0)
+    height.book.see([replace(view(B), height=RoundIndex(1007))], height.chain, START)
+    on_ready(height, B, replace(ready(), round=RoundIndex(4), parent=bytes(32)), GATHERING, since)
+    height.book.see([replace(view(B), height=RoundIndex(1007))], height.chain, since)
+    assert B in next_height(height).arrived()
+    height.book.see([replace(view(B), height=RoundIndex(1008))], height.chain, since)
+    on_ready(height, B, replace(ready(), round=RoundIndex(4), parent=bytes(32)), GATHERING, since)
+    assert B not in next_height(height).arrived(), "a heartbeat that is new, and what it may have overtaken"
+
+
+def test_claim_that_is_ignored_from_now_on_takes_back_what_was_said_before_it() -> None:
+    height = height_of(B)
+    on_ready(height, B, replace(ready(), round=RoundIndex(4), parent=bytes(32)), GATHERING, START)
+    on_ready(height, B, replace(ready(), round=RoundIndex(6), parent=bytes(32)), GATHERING, START)
+    height.book.tips.failed([B], [], START)
+    assert B not in height.book.tips.claims and B not in next_height(height).arrived()
+
+
 def test_crowd_of_strangers_keeps_no_peer_that_membership_knows_out_of_the_next_height() -> None:
     """Seed 907075: p4 proposed without p5, whose Ready had found no room among those of peers p4 did not know yet."""
     height = height_of(B, C)
