@@ -199,8 +199,8 @@ STANDING: Final = (
     StandingRow(
         "ignored_height",
         "peers.record:Tip.ignored_height",
-        "a claim while ignored; the claim that is ignored first",
-        "says our tip, or from further down, or a lower claim once that is no message overtaken; not live",
+        "a claim while ignored, or that begins it",
+        "says our tip, or from further down; a lower claim, not overtaken; not live",
     ),
     StandingRow(
         "digests",
