@@ -32,9 +32,18 @@ _MORE: Final = "have more of them with --set parallel.pipeline=, .shard=, .repli
 @click.option("--link", required=True, metavar="RATE", help="Of each site, bit/s: 100M, or UPLOAD/DOWNLOAD: 20M/1G.")
 @click.option("--rtt", default="50ms", show_default=True, metavar="TIME", help="Round trip between two sites.")
 @click.option("--sites", type=click.IntRange(1, 1024), required=True, help="Sites in a round.")
-@click.option("--gpus", metavar="NxNAME", help="Of each site, like 8xA100; without it a CPU core for each stage.")
+@click.option(
+    "--gpus",
+    metavar="NxNAME",
+    help="Of a whole site, all its nodes together, like 8xA100; without it a CPU core for each stage.",
+)
+@click.option(
+    "--gpus-per-node",
+    metavar="NxNAME",
+    help="The same, said of one node: 8xA100 with --nodes 4 is --gpus 32xA100.",
+)
 @click.option("--stages", type=click.IntRange(1, 1024), help="Pipeline stages of a site; default: one for each GPU.")
-@click.option("--nodes", type=click.IntRange(1, 1024), default=1, help="Machines of a site, all alike.")
+@click.option("--nodes", type=click.IntRange(1, 1024), default=1, help="Machines of each site, all alike.")
 @click.option("--step-time", metavar="TIME", help="Measured time of an inner step; without it computed.")
 @click.option(
     "--set",
@@ -50,6 +59,7 @@ def plan(
     rtt: str,
     sites: int,
     gpus: str | None,
+    gpus_per_node: str | None,
     stages: int | None,
     nodes: int,
     step_time: str | None,
@@ -75,7 +85,7 @@ def plan(
 
     upload, download = parse_rates(link)
     round_trip_s = parse_time("--rtt", rtt, 0.0, RTT_MOST_S)
-    processors = parse_gpus(gpus) if gpus is not None else None
+    processors = _processors(gpus, gpus_per_node, nodes)
     step_s = parse_time("--step-time", step_time, STEP_LEAST_S, STEP_MOST_S) if step_time is not None else 0.0
     count = processors.count if processors else stages or 1
     shape = replace(_shape(manifest, site_changes, stages, count, sites), on_gpu=processors is not None)
@@ -89,7 +99,9 @@ def plan(
     if as_json:
         click.echo(json.dumps(values(found, advice) | {"cannot_work": failing}, indent=1))
         return 0
-    rows = [("cannot work", text) for text in failing] + lines(manifest, place, found)
+    rows = [("cannot work", text) for text in failing]
+    rows += [("each site", processors.in_words(nodes))] if processors else []
+    rows += lines(manifest, place, found)
     if processors and used.count < processors.count:
         rows.append(
             ("idle GPUs", f"{processors.count - used.count} of {processors.count}: a trainer uses one, and {_MORE}")
@@ -97,6 +109,23 @@ def plan(
     rows += [("better", text) for text in advice_lines(advice, found)]
     click.echo(facts(rows, width(is_wide=False)))
     return 0
+
+
+def _processors(gpus: str | None, gpus_per_node: str | None, nodes: int) -> Processors | None:
+    """GPUs of a whole site; None: it has none. Raises ConfigError."""
+    if gpus is not None and gpus_per_node is not None:
+        raise ConfigError(
+            f"--gpus {gpus} says all GPUs of a site and --gpus-per-node {gpus_per_node} those of one node; give one"
+        )
+    if gpus_per_node is not None:
+        return parse_gpus(gpus_per_node, "--gpus-per-node", nodes)
+    found = parse_gpus(gpus) if gpus is not None else None
+    if found is not None and found.count % nodes:
+        raise ConfigError(
+            f"--gpus {gpus} is of a whole site, and its --nodes {nodes} are all alike: {found.count} do not divide"
+            f" among them; give --gpus-per-node, say {-(-found.count // nodes)}x{found.name}"
+        )
+    return found
 
 
 def _check_nodes(nodes: int, shape: SiteShape) -> None:

@@ -48,10 +48,17 @@ class Processors:
     count: int
     gpu: Gpu | None
     """None: CPU cores."""
+    name: str = ""
+    """Of the GPU."""
 
     def used_by(self, trainers: int) -> "Processors":
         """Those of them that so many trainers use: one each, or the same ones together where there are fewer."""
-        return Processors(min(self.count, trainers), self.gpu)
+        return Processors(min(self.count, trainers), self.gpu, self.name)
+
+    def in_words(self, nodes: int) -> str:
+        """All of a site with so many machines, and those of each."""
+        each = f"{self.count // nodes} on each of {nodes} nodes" if nodes > 1 else "all on one node"
+        return f"{self.count} {self.name}: {each}"
 
     def gpu_memory_bytes(self, trainers: int) -> int:
         """What each of so many trainers has of a GPU; 0 without GPUs."""
@@ -70,8 +77,10 @@ def _number(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS_MAX else 0
 
 
-def parse_gpus(text: str) -> Processors:
-    """The processors in `8xA100` or, with memory in GB, `8xA100:40`. Raises ConfigError.
+def parse_gpus(text: str, option: str = "--gpus", machines: int = 1) -> Processors:
+    """The processors in `8xA100` or, with memory in GB, `8xA100:40`, given with `option`, on so many machines each.
+
+    Raises ConfigError.
 
     >>> parse_gpus("8xA100:40").gpu.memory_bytes
     40000000000
@@ -79,11 +88,12 @@ def parse_gpus(text: str) -> Processors:
     count, cross, rest = text.partition("x")
     name, colon, memory = rest.partition(":")
     gpu = GPUS.get(name.upper())
-    is_number = 0 < _number(count) <= PROCESSORS_MAX and (not colon or _number(memory) > 0)
+    is_number = 0 < _number(count) * machines <= PROCESSORS_MAX and (not colon or _number(memory) > 0)
     if not cross or gpu is None or not is_number:
         raise ConfigError(
-            f"--gpus {text!r} cannot be read; write NUMBERxNAME like 8xA100, at most {PROCESSORS_MAX}, with memory in"
-            f" GB 8xA100:40; known names: {', '.join(GPUS)}; for any other give --step-time"
+            f"{option} {text!r} cannot be read; write NUMBERxNAME like 8xA100, at most {PROCESSORS_MAX} in a site, with"
+            f" memory in GB 8xA100:40; known names: {', '.join(GPUS)}; for any other give --step-time"
         )
     memory_bytes = int(memory) * GB if colon else gpu.memory_bytes
-    return Processors(int(count), Gpu(gpu.bf16_flop_per_s, gpu.fp32_flop_per_s, memory_bytes))
+    kind = Gpu(gpu.bf16_flop_per_s, gpu.fp32_flop_per_s, memory_bytes)
+    return Processors(int(count) * machines, kind, name.upper())

@@ -245,6 +245,16 @@ def test_command_plans_a_site_of_many_machines() -> None:
     assert "each of 2 nodes" in two and "the head" in two
 
 
+def test_gpus_are_said_of_a_site_or_of_each_of_its_nodes() -> None:
+    """`--gpus 8xA100 --nodes 4` was meant as 32 by who has four machines of eight, and planned as 8."""
+    asked = ("small", "--link", "1G", "--sites", "2", "--nodes", "2", "--set", "parallel.pipeline=4")
+    whole, each = invoke(*asked, "--gpus", "4xA100").output, invoke(*asked, "--gpus-per-node", "2xa100").output
+    assert whole == each
+    assert "4 A100: 2 on each of 2 nodes" in " ".join(whole.split())
+    alone = invoke("small", "--link", "1G", "--sites", "2", "--gpus", "8xA100").output
+    assert alone.startswith("each site") and "8 A100: all on one node" in " ".join(alone.split())
+
+
 def test_command_answers_in_json_and_takes_changes() -> None:
     changes = ("--step-time", "1s", "--set", "strategy.inner_steps=50")
     done = invoke("small", "--link", "1G", "--sites", "2", *changes, "--json")
@@ -268,6 +278,22 @@ def test_command_answers_in_json_and_takes_changes() -> None:
         (("tiny", "--link", "1G", "--sites", "3", "--step-time", ""), "--step-time '' cannot be read"),
         (("tiny", "--link", "1G", "--sites", "3", "--gpus", ""), "--gpus '' cannot be read"),
         (("tiny", "--link", "1G", "--sites", "3", "--nodes", "9"), "--nodes 9 is more than a site has"),
+        (
+            ("tiny", "--link", "1G", "--sites", "3", "--gpus", "8xA100", "--gpus-per-node", "8xA100"),
+            "--gpus 8xA100 says all GPUs of a site and --gpus-per-node 8xA100 those of one node; give one",
+        ),
+        (
+            ("tiny", "--link", "1G", "--sites", "3", "--gpus", "9xA100", "--nodes", "2"),
+            "9 do not divide among them; give --gpus-per-node, say 5xA100",
+        ),
+        (
+            ("tiny", "--link", "1G", "--sites", "3", "--gpus-per-node", "8", "--nodes", "2"),
+            "--gpus-per-node '8' cannot be read; write NUMBERxNAME",
+        ),
+        (
+            ("tiny", "--link", "1G", "--sites", "3", "--gpus-per-node", "40000xA100", "--nodes", "2"),
+            "at most 65536 in a site",
+        ),
         (
             ("small", "--link", "1G", "--sites", "3", "--stages", "2", "--set", "parallel.pipeline=4"),
             "--stages 2 and --set parallel.pipeline=4 contradict",
