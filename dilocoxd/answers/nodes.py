@@ -85,6 +85,15 @@ class NodeStage:
     since: Unix
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAside:
+    """A node that failed at what it was to run, and is left alone for a while."""
+
+    node: Annotated[str, told("Name and address of the machine. Untrusted.")]
+    why: Annotated[str, told("In words, with what to do there. Untrusted.")]
+    until: Annotated[Unix, told("When it is tried again; another start of `dilocoxd node` is tried at once.")]
+
+
 Place = NodePart | NodeStage
 
 
@@ -98,8 +107,8 @@ class Nodes:
     refused: Annotated[
         Count,
         told(
-            "Connections that were closed: they did not show the node key and this version, or their machine has too"
-            " little memory for what it offers."
+            "Connections that were closed: they did not show the node key and this version, or what their machine has"
+            " or offers is not what runs on nodes of this head."
         ),
     ]
     refused_from: Annotated[str, told("Address of the one that was refused last; empty: none was.")]
@@ -109,6 +118,10 @@ class Nodes:
     refused_why: Annotated[
         str, told("Why that one was, as it was told; empty: it did not show the node key, or has another version.")
     ] = ""
+    aside: Annotated[
+        tuple[NodeAside, ...],
+        told("Nodes that answered nothing or whose disk is full, and that are left alone for that, or were just now."),
+    ] = ()
 
 
 def nodes_in_words(nodes: Nodes | None) -> str:
@@ -122,7 +135,16 @@ def nodes_in_words(nodes: Nodes | None) -> str:
     parts += [received] if (received := _received(nodes.parts)) else []
     refused = f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}"
     refused += f": {nodes.refused_why}" if nodes.refused_why else ""
-    return "; ".join([*parts, *([refused] if nodes.refused else [])])
+    return "; ".join([*parts, *([refused] if nodes.refused else []), *asides_in_words(nodes)])
+
+
+def asides_in_words(nodes: Nodes) -> list[str]:
+    """Of each node that is left alone why, and what to do. The same while nothing changes."""
+    return [_left_alone(each.node, each.why) for each in nodes.aside]
+
+
+def _left_alone(node: str, why: str) -> str:
+    return f"the node {node} is left alone for a while: {why}"
 
 
 def _sent(parts: Sequence[NodePart]) -> str:
@@ -170,7 +192,10 @@ def node_wait(nodes: Nodes | None) -> str:
     )
     why = nodes.refused_why or "the node key or the version there is another one"
     refused = f"; a connection from {nodes.refused_from} was refused: {why}" if nodes.refused_from else ""
-    return f"{'; '.join(map(_wait, _by_node(waiting)))}{moved}{refused}"
+    asides, groups = {each.node: each.why for each in nodes.aside}, _by_node(waiting)
+    told = [_wait(group, asides.pop(group[0].node, "")) for group in groups]
+    others = [_left_alone(node, why) for node, why in asides.items()]
+    return f"{'; '.join(told)}{moved}{refused}{''.join(f'; {each}' for each in others)}"
 
 
 def _by_node(waiting: Sequence[Place]) -> list[list[Place]]:
@@ -181,11 +206,14 @@ def _by_node(waiting: Sequence[Place]) -> list[list[Place]]:
     return list(found.values())
 
 
-def _wait(places: Sequence[Place]) -> str:
+def _wait(places: Sequence[Place], why: str) -> str:
+    """`why`: their node is left alone for that; empty: it is gone."""
     parts = ", ".join(str(each.part) for each in places if isinstance(each, NodePart))
     stages = ", ".join(str(each.stage) for each in places if isinstance(each, NodeStage))
     which = " and ".join([*([f"outer part {parts}"] if parts else []), *([f"stage {stages}"] if stages else [])])
     since = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(min(each.since for each in places)))
+    if why:
+        return f"the node {places[0].node} with {which}, left alone since {since}: {why}"
     if places[0].node:
         return f"the node {places[0].node} with {which}, gone since {since}: start `dilocoxd node` there"
     return f"a machine for {which} since {since}: start `dilocoxd node` on one"

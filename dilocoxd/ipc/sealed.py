@@ -47,6 +47,10 @@ STALL_S: Final = 20
 """A process that reads nothing for so long does not count as alive either, though its kernel answers. The kernel ends
 the connection then; with this it no longer counts keepalive probes, and would see a silent machine no sooner."""
 LOOK_INTERVAL_S: Final = 1.0
+ANSWER_S: Final = 30
+"""So long a node has for its first answer: it writes three small files before."""
+MESSAGE_S: Final = 20
+"""So long a message takes that has begun: what stops in its middle, or comes byte by byte, holds up all behind it."""
 UNANSWERED_MIN: Final = 2
 """Probes, or the same bytes sent again: a machine that nobody asked anything is not silent, and nor is one that was not
 asked because we stood still ourselves."""
@@ -175,6 +179,45 @@ class SilenceLimit:
         return silent_s >= max(self.limit_s, SILENCE_S)
 
 
+class NodeMute(EOFError):
+    """The node's machine answers, its process does not: it owes a message for too long."""
+
+
+class _Owed:
+    """A message that the other side owes, for how long. Looked at once in LOOK_INTERVAL_S, and counted by looks: time
+    in which we stood still ourselves is not its own."""
+
+    def __init__(self) -> None:
+        self.limit_s = 0.0
+        """0: it owes none."""
+        self._number = self._seen = 0
+        self._waited_s = self._pardon_s = 0.0
+
+    def begin(self, limit_s: float) -> None:
+        """Nothing, if it owes one already."""
+        if not self.limit_s:
+            self._number += 1
+            self.limit_s = limit_s
+
+    def end(self) -> None:
+        """It is here."""
+        self.limit_s = 0.0
+
+    def look(self, silent_s: float) -> float:
+        """The limit that it has passed, else 0. `silent_s`: so long the machine has been
+        silent, and TCP sends again only after as long again."""
+        limit_s = self.limit_s
+        if silent_s:
+            self._pardon_s = silent_s
+        elif self._pardon_s > 0:
+            self._pardon_s -= LOOK_INTERVAL_S
+        elif self._number == self._seen:
+            self._waited_s += LOOK_INTERVAL_S
+        if self._number != self._seen:
+            self._seen, self._waited_s = self._number, 0.0
+        return limit_s if self._waited_s >= limit_s else 0.0
+
+
 class SealedSocket:
     """A connection whose ends are sealed, blocking. One thread may send while another receives."""
 
@@ -182,18 +225,24 @@ class SealedSocket:
         self._socket = sock
         self._seal = seal
         self._end = ""
+        self._owed = _Owed()
+        self._is_mute = False
 
     def watch(self, limit_s: float = 0.0) -> None:
-        """End the connection when the other machine is silent for so long (SilenceLimit): a thread looks now and then,
-        as long as it lives."""
+        """End the connection when the other machine is silent for so long (SilenceLimit), or its process owes a message
+        for too long: a thread looks now and then, as long as it lives."""
         patience = SilenceLimit(self._socket, limit_s)
         threading.Thread(target=self._watch, args=(patience,), name="silence of a node", daemon=True).start()
 
     def _watch(self, patience: SilenceLimit) -> None:
         with contextlib.suppress(OSError):  # it has ended otherwise
             while not patience.look():
+                if late_s := self._owed.look(silence_s(self._socket)):
+                    self._end, self._is_mute = f"it owed an answer, or the rest of one, for {late_s:g} s", True
+                    break
                 time.sleep(LOOK_INTERVAL_S)
-            self._end = _silent_for(max(patience.limit_s, SILENCE_S))
+            else:
+                self._end = _silent_for(max(patience.limit_s, SILENCE_S))
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def _why_ended(self) -> str:
@@ -203,15 +252,25 @@ class SealedSocket:
         return self._end or "the node closed the connection"
 
     def send(self, message: Any) -> None:
-        """Raises OSError, which says why if it was ended here. Of several threads one at a time."""
+        """Raises OSError, which says why if it was ended here, NodeMute. Of several threads one at a time."""
         try:
             self._socket.sendall(self._seal.frame(message))
         except BrokenPipeError as error:  # who sends may notice an end before who receives does
+            if self._is_mute:
+                raise NodeMute(self._end) from error
             raise BrokenPipeError(error.errno, self._why_ended()) from error
 
-    def receive(self) -> Any:
-        """The next message. Raises OSError, WireError; EOFError when the other side has closed."""
-        sealed = self._exactly(length_of(bytes(self._exactly(LENGTH.size))))
+    def receive(self, within_s: float = 0.0) -> Any:
+        """The next message; `within_s`: so long it may take, 0 for as long as it likes until it begins. `watch` looks.
+
+        Raises OSError, WireError; EOFError when the other side has closed, NodeMute.
+        """
+        if within_s:
+            self._owed.begin(within_s)
+        try:
+            sealed = self._exactly(length_of(bytes(self._exactly(LENGTH.size))))
+        finally:
+            self._owed.end()
         return self._seal.open(bytes(sealed))
 
     def _exactly(self, size: int) -> bytearray:
@@ -220,7 +279,8 @@ class SealedSocket:
         while view:
             count = self._socket.recv_into(view)
             if not count:
-                raise EOFError(self._why_ended())
+                raise NodeMute(self._end) if self._is_mute else EOFError(self._why_ended())
+            self._owed.begin(MESSAGE_S)
             view = view[count:]
         return data
 

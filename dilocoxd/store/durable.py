@@ -30,6 +30,15 @@ class Corrupt(StoreError):
     """Stored bytes are not what was written."""
 
 
+def is_disk_full(error: BaseException | None) -> bool:
+    """It tells of no space, quota or file size limit reached, or was raised because of one that does."""
+    while error is not None:
+        if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in _FULL):
+            return True
+        error = error.__cause__
+    return False
+
+
 def store_error(what: str, path: Path, error: OSError) -> StoreError:
     """The StoreError for a failed write, with what the operator should do."""
     if error.errno in _FULL:

@@ -92,6 +92,17 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         for_s=60,
     ),
     AlertKind(
+        "node_left_alone", "warning",
+        "A node of this site answers nothing of what it is to run, or its disk is full. That counts as no restart: what"
+        " it ran goes to another node with room, or waits for it.",
+        "It was given a part or a stage and failed; goes a minute after it was tried again and did not. It is tried"
+        " after 10 s, then after pauses that double to 2 minutes, and at once when it was started again.",
+        "Its disk is full, its process is stopped or hangs, or something on the way holds back what it sends.",
+        "Free space at the path that the text names; it is tried again by itself. If it answers nothing, end"
+        " `dilocoxd node` there and start it again, or start one on another machine.",
+        for_s=60,
+    ),
+    AlertKind(
         "worker_trainer_lost", "warning",
         "The trainers died and are being started again from the newest anchor; their phase is lost.",
         "A trainer process ended or went silent; goes when the next generation runs.",

@@ -33,6 +33,7 @@ from dilocoxd.ipc.network_interface import interface_of
 from dilocoxd.models import cut_stages, param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.models.frozen import fill_frozen
+from dilocoxd.store.durable import DiskFull
 from dilocoxd.trainer.away.moving import NodeLink
 from dilocoxd.trainer.channel import EXIT_DAEMON_GONE, CommandChannel, exit_when_daemon_goes
 from dilocoxd.trainer.data import prepare
@@ -50,6 +51,7 @@ from dilocoxd.trainer.rendezvous import join
 from dilocoxd.trainer.settings import StageSettings, device_of, load_settings
 from dilocoxd.wire.layout import make_layout
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
+from dilocoxd.wire.local.node import NODE_FULL
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +235,7 @@ def _cut_pipeline(settings: StageSettings, device: torch.device, document_end: i
 
 
 def _tell_failure(link: DaemonConnection, error: Exception) -> None:
-    kinds: dict[type[Exception], str] = {ConfigError: "config", StoreError: "store"}
+    kinds: dict[type[Exception], str] = {ConfigError: "config", DiskFull: NODE_FULL, StoreError: "store"}
     try:
         link.send(local_worker.WorkerFailed(request=0, kind=kinds.get(type(error), "failed"), detail=str(error)[:4000]))
     except DilocoxdError:

@@ -14,8 +14,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from dilocoxd import __version__
+from dilocoxd.answers.nodes import NodeAside
 from dilocoxd.config.addresses import socket_family
 from dilocoxd.config.footprint.nodes import NO_NEEDS, NodeNeeds
+from dilocoxd.daemon.head.aside import SetAside
 from dilocoxd.daemon.head.room import NOT_LET_IN, NotLetIn, why_no_room
 from dilocoxd.daemon.head.silences import BorneSilences
 from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode, started_anew
@@ -86,6 +88,7 @@ class NodeDoor:
         self._is_stopping = False
         self._group: asyncio.TaskGroup | None = None
         self._silences = BorneSilences(self._num_free_stages)
+        self._aside = SetAside()
 
     @property
     def num_waiting(self) -> int:
@@ -160,8 +163,8 @@ class NodeDoor:
             else:
                 self._meet(node)
 
-    async def _greeting(self, sock: socket.socket, host: str) -> WaitingNode:
-        """Raises WireError, OSError, EOFError."""
+    async def _greeting(self, sock: socket.socket, host: str) -> WaitingNode | None:
+        """None: it is left alone now. Raises WireError, OSError, EOFError."""
         loop, salt = asyncio.get_running_loop(), new_salt()
         theirs = salt_of(await _exactly(sock, FRONT_BYTES))
         seal = Seal(self._key, salt + theirs, is_head=True)
@@ -173,10 +176,25 @@ class NodeDoor:
         if not isinstance(hello, NodeHello):
             raise WireError("unexpected_message", "no hello of a node")
         node = WaitingNode(sock, salt + theirs, hello, host)
+        if why := self._aside.why(node, loop.time()):
+            node.refuse(self._key, why)
+            return None
         if refused := self._refusal(node):
             await loop.sock_sendall(sock, seal.frame(refused))
             raise WireError(NOT_LET_IN, refused.reason)
         return node
+
+    def set_aside(self, node: WaitingNode, why: str) -> None:
+        """It answered nothing, or has no disk left: no place of it is taken for a while, and it hears why."""
+        self._aside.note(node, why, asyncio.get_running_loop().time())
+        for each in [each for each in self._waiting if each.process == node.process]:
+            self._waiting.remove(each)
+            each.refuse(self._key, why)
+
+    @property
+    def aside(self) -> tuple[NodeAside, ...]:
+        """Nodes that are left alone."""
+        return self._aside.told(asyncio.get_running_loop().time())
 
     def _refusal(self, node: WaitingNode) -> NodeRefused | None:
         """Who has shown the key is told. None: it may wait."""

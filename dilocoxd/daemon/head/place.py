@@ -11,7 +11,7 @@ from typing import Final, Literal
 from dilocoxd.answers.nodes import NodePart, NodeReceives, NodeSends
 from dilocoxd.daemon.head.door import CHOICE_S, NodeDoor
 from dilocoxd.daemon.head.last_nodes import LastNodes
-from dilocoxd.daemon.head.waiting import Held
+from dilocoxd.daemon.head.waiting import Held, WaitingNode
 from dilocoxd.daemon.workers.fork_server import ForkServer
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.machine_files import LocalFiles
@@ -44,6 +44,7 @@ class NodePlace:
         self._given: Held | None = None
         """What the node has that was given this part last."""
         self._is_attached = False
+        self._taken: WaitingNode | None = None
         self.seen = NodePart(part=part.number, node=last_nodes.of(part.served), state="starting", since=time.time())
         """For people."""
         self.sends: Callable[[], NodeSends | None] = lambda: None
@@ -63,6 +64,7 @@ class NodePlace:
         holds = self._given if self._is_attached else None
         served, last = self._part.served, self._last_nodes.process_of(self._part.served)
         visitor = await self._door.take(served, self._note_wait, holds=holds, patience_s=patience_s, last=last)
+        self._taken = visitor
         self._note("starting", visitor.who)
         incarnation = holds.incarnation if holds is not None else self._door.new_incarnation()
         self._given = Held(incarnation, visitor.process)
@@ -79,9 +81,19 @@ class NodePlace:
         await asyncio.to_thread(self._last_nodes.note, served, visitor.who, visitor.process)
         return workers
 
+    @property
+    def where(self) -> str:
+        """See WorkerPlace."""
+        return f" on node {self.seen.node}" if self.seen.node else ""
+
     def note_attached(self) -> None:
         """See WorkerPlace."""
         self._is_attached = True
+
+    def note_fault(self, why: str) -> None:
+        """See WorkerPlace."""
+        if self._taken is not None:
+            self._door.set_aside(self._taken, why)
 
 
 class BroughtFiles(LocalFiles):

@@ -45,6 +45,7 @@ class NodeStagePlace:
         self._door = door
         self._fork_server = fork_server
         self._last_nodes = last_nodes
+        self._taken: WaitingNode | None = None
         self.seen = NodeStage(stage=stage.number, node=self.last_node, state="starting", since=time.time())
         """For people."""
 
@@ -69,11 +70,17 @@ class NodeStagePlace:
         else:
             self._note("starting", node.who)
 
+    def note_fault(self, why: str) -> None:
+        """The node that runs the stage is at fault, and no trainer there."""
+        if self._taken is not None:
+            self._door.set_aside(self._taken, why)
+
     def _note_silence(self, is_silent: bool) -> None:
         self._note("waiting" if is_silent else "running", self.seen.node)
 
     async def start(self, taken: WaitingNode, launch: ForkLaunch) -> Workers:
         """See TakenNode."""
+        self._taken = taken
         more = {NODE_SERVED_VARIABLE: self.stage.served, NODE_GRACE_VARIABLE: str(self.stage.grace_s)}
         workers = await self._fork_server.start(
             taken.given_to(launch, AWAY_STAGE_MODULE, self.stage.key_path, more)
@@ -120,6 +127,10 @@ class NodeStages:
             [place.last_process for place in places],
         )
         return [TakenStage(place, node) for place, node in zip(places, taken, strict=True)]
+
+    def note_fault(self, index: int, why: str) -> None:
+        """See StagePlaces."""
+        self._places[index].note_fault(why)
 
     def node_of(self, index: int) -> str:
         """See StagePlaces."""

@@ -1,5 +1,6 @@
 """Connections of nodes that wait at the head's door, and what is known of the processes that made them."""
 
+import contextlib
 import dataclasses
 import socket
 from collections.abc import Mapping, Sequence
@@ -8,9 +9,9 @@ from pathlib import Path
 
 from dilocoxd.daemon.workers.forked import ForkLaunch
 from dilocoxd.ipc.client import NODE_KEY_VARIABLE, NODE_SALTS_VARIABLE, NODE_SOCKET_VARIABLE
-from dilocoxd.ipc.sealed import is_silent
+from dilocoxd.ipc.sealed import Seal, is_silent
 from dilocoxd.site_names import is_site_name
-from dilocoxd.wire.local.node import NodeHello
+from dilocoxd.wire.local.node import NodeHello, NodeRefused
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,12 @@ class WaitingNode:
         added = {NODE_KEY_VARIABLE: str(node_key), NODE_SALTS_VARIABLE: self.salts.hex(), **more}
         passed = {NODE_SOCKET_VARIABLE: self.sock.fileno()}
         return dataclasses.replace(launch, module=module, environments=({**common, **added},), passed=passed)
+
+    def refuse(self, key: bytes, why: str) -> None:
+        """Tell it so, unless it reads nothing, and close."""
+        seal = Seal(key, self.salts, is_head=True, sent=1, received=1)
+        with self.sock, contextlib.suppress(OSError):
+            self.sock.send(seal.frame(NodeRefused(why)))
 
     def is_alive(self) -> bool:
         """Nothing comes from a node that waits, but its end."""

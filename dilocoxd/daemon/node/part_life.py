@@ -22,7 +22,7 @@ from dilocoxd.daemon.workers.forked import OUTER_MODULE, ForkLaunch, Workers
 from dilocoxd.daemon.workers.local_server import Connection
 from dilocoxd.errors import StoreError, WireError, WorkerError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, PART_VARIABLE, RUN_DIRECTORY_VARIABLE, SOCKET_VARIABLE
-from dilocoxd.store.durable import write_all, write_file
+from dilocoxd.store.durable import is_disk_full, store_error, write_all, write_file
 from dilocoxd.wire.local import node
 from dilocoxd.wire.local.outer_worker import Described
 from dilocoxd.wire.local.registry import LOCAL_MESSAGES
@@ -110,7 +110,8 @@ class PartLife:
             workers = self._workers = await self._world.fork_server.start(self._launch())
         except (OSError, StoreError, WorkerError) as error:
             with contextlib.suppress(OSError):
-                await self._stream.send(node.PartEnded(f"the node cannot start it: {error}"[:1000]))
+                told = f"the node cannot start it: {error}"[:1000]
+                await self._stream.send(node.PartEnded(told, is_disk_full(error)))
             return str(error)
         try:
             async with asyncio.TaskGroup() as group:
@@ -166,14 +167,20 @@ class PartLife:
                 try:
                     self._take(message)
                 except OSError as error:  # of our disk or memory: the head restarts the part, and shows why
-                    told = f"the node cannot do what the head asks ({type(message).__name__}): {error}"[:1000]
-                    await self._stream.send(node.PartEnded(told))
+                    told, is_full = self._cannot(message, error)
+                    await self._stream.send(node.PartEnded(told, is_full))
                     self._end(told)
                     return
         except (EOFError, OSError):
             self._end("the head closed the connection")
         except (WireError, WorkerError, ValueError, KeyError, OverflowError) as error:
             self._end(f"what the head said makes no sense: {error}")
+
+    def _cannot(self, message: Any, error: OSError) -> tuple[str, bool]:
+        """In words, and whether it is for a full disk: buffers are memory."""
+        is_file = isinstance(message, node.MakeFile | node.WriteFile)
+        why = store_error("writing", self._path(message.name), error) if is_file else error
+        return f"the node cannot do what the head asks ({type(message).__name__}): {why}"[:1000], is_disk_full(why)
 
     async def _send_all(self) -> None:
         try:

@@ -35,7 +35,7 @@ from dilocoxd.ipc.sealed import (
     salt_of,
 )
 from dilocoxd.site_names import name_of_host
-from dilocoxd.store.durable import write_file
+from dilocoxd.store.durable import is_disk_full, write_file
 from dilocoxd.wire.local.node import (
     PART_PLACE,
     HeadHello,
@@ -209,7 +209,7 @@ class Slot(ABC):
         try:
             await asyncio.to_thread(write_file, self._note, f"{served}\n{self._ran_by}\n".encode())
         except StoreError as error:
-            await stream.send(PartEnded(f"the node cannot note what it runs: {error}"[:1000]))
+            await stream.send(PartEnded(f"the node cannot note what it runs: {error}"[:1000], is_disk_full(error)))
             self._tell(f"{self.what} cannot start: {error}")
             return False
         return True

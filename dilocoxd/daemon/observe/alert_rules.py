@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dilocoxd.answers.alerts import StandingAlert
-from dilocoxd.answers.nodes import node_wait
+from dilocoxd.answers.nodes import asides_in_words, node_wait
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import RoundRow, RoundTimes
@@ -45,7 +45,7 @@ UNEVEN_HIGH: Final = 0.10
 SHOWN_STAGES: Final = 8
 NODE_GONE_S: Final = 5.0
 """A node whose connection ended comes back by itself within a second or two."""
-RETOLD: Final = ("node_missing",)
+RETOLD: Final = ("node_missing", "node_left_alone")
 """Told again where the text has changed: another node is missing, or one was refused."""
 NAMING_ALERTS: Final = ("outsized_contribution", "contrary_contribution", "harmful_contribution")
 """Their texts name sites whose contributions may have spoiled the model."""
@@ -169,6 +169,7 @@ class AlertWatch:
             "sink_dropping": self._sinks(seen, now),
             "worker_p2pd_lost": _p2pd(status),
             "node_missing": self._node_missing(status, now),
+            "node_left_alone": "; ".join(asides_in_words(status.nodes)) if status.nodes is not None else "",
         }
 
     def _lasts(self, code: str, is_so: bool, limit_s: float, now: float) -> bool:

@@ -105,5 +105,6 @@ class SiteNodes:
             refused=self.door.refused.count,
             refused_from=self.door.refused.last_from,
             refused_why=self.door.refused.why,
+            aside=self.door.aside,
             lost_address=self.door.lost_address() if "waiting" in states else "",
         )

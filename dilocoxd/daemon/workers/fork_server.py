@@ -74,8 +74,14 @@ class ForkServer:
             await self._changed.wait()
         raise WorkerError("the site stops")
 
+    where = ""
+    """See WorkerPlace."""
+
     def note_attached(self) -> None:
         """Buffers are in memory of this machine, for whatever is forked next."""
+
+    def note_fault(self, why: str) -> None:
+        """Only nodes have some; what is wrong with this machine is wrong with the daemon, too."""
 
     def stop(self) -> None:
         """No further worker is forked; those that run are left alone, and so is the fork server."""

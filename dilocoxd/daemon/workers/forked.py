@@ -128,8 +128,15 @@ class PlaceLost(WorkerError):
 class WorkerPlace(Protocol):
     """Where a worker runs: this machine (fork_server.py), or a node of the site (daemon/head/place.py)."""
 
+    @property
+    def where(self) -> str:
+        """For people, behind the name of what runs there; empty: this machine."""
+
     async def start(self, launch: ForkLaunch) -> Workers:
         """The running processes of `launch`. Raises WorkerError; then none of them runs. PlaceLost: none ever will."""
 
     def note_attached(self) -> None:
         """The worker has its buffers: the next one is of use only where they are."""
+
+    def note_fault(self, why: str) -> None:
+        """The machine where it ran is at fault, and the worker is not."""

@@ -160,4 +160,4 @@ class OuterPool:
         """Dead and buried."""
         self.pid = self.parts[part].pid
         self._up.discard(part)
-        self._listener.outer_lost(f"part {part}: {reason}")
+        self._listener.outer_lost(f"part {part}{self.parts[part].where}: {reason}")

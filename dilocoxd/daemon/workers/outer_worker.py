@@ -19,6 +19,7 @@ from dilocoxd.ipc.client import LINK_LOST_STATUS
 from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.wire.local import inlets, outer_parts, outer_worker as local, uploads, worker as local_worker
+from dilocoxd.wire.local.node import NODE_FAULTS
 
 Answer = (
     local.StateReady
@@ -88,6 +89,8 @@ class _Session:
         self.pending: dict[int, asyncio.Future[Any]] = {}
         self.errands = Errands(connection.send)
         self.last_sign = loop.time()
+        self.fault = ""
+        """Of the node that it runs on."""
         self._number = 0
 
     def on_message(self, message: Any) -> None:
@@ -101,6 +104,9 @@ class _Session:
                     self.described.set_result(message)
             case local_worker.WorkerAlive():
                 pass
+            case local_worker.WorkerFailed(0, kind, detail) if kind in NODE_FAULTS:
+                self.fault = detail
+                self.on_ended(detail)
             case local_worker.WorkerFailed():
                 future = self.pending.get(message.request)
                 if future is not None and not future.done():
@@ -162,6 +168,11 @@ class OuterWorker:
     def pids(self) -> tuple[int, ...]:
         """Of the process that runs."""
         return (self.pid,) if self.pid else ()
+
+    @property
+    def where(self) -> str:
+        """See WorkerPlace."""
+        return self._place.where
 
     @property
     def is_up(self) -> bool:
@@ -252,7 +263,10 @@ class OuterWorker:
             told = await workers.end(grace_s=STOP_GRACE_S if is_told else 0.0)
         if ConfigError.exit_code in workers.statuses:
             raise ConfigError("the outer worker refuses the configuration; see the last line of logs/outer.log")
-        if LINK_LOST_STATUS in workers.statuses:
+        fault = self._joined.result().fault if self._has_joined else ""
+        if fault:
+            self._place.note_fault(fault)
+        if fault or LINK_LOST_STATUS in workers.statuses:
             self.restarts.excuse()
         return f"{reason} ({told})"
 

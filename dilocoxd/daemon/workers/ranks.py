@@ -40,6 +40,9 @@ class StagePlaces(Protocol):
         """A node with room for each stage, for the caller to close; waits until there are all of them. Raises
         WorkerError when the site stops."""
 
+    def note_fault(self, index: int, why: str) -> None:
+        """The node that runs this one of these stages is at fault, and no trainer is."""
+
     def node_of(self, index: int) -> str:
         """What people call the node that has this one of these stages, or had it last."""
 

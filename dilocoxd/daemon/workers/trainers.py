@@ -24,11 +24,13 @@ from dilocoxd.ipc.keep_alive import RestartBudget, keep_alive
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.machines.phase.vocabulary import TrainerCommand, TrainerMessage
 from dilocoxd.wire.local import buffers as local_buffers, trainer as local_trainer, worker as local_worker
+from dilocoxd.wire.local.node import NODE_FAULTS
 
 FROM_TRAINER: Final = TrainerMessage.__args__
 STOP_GRACE_S: Final = 6.0
 LINK_GRACE_S: Final = 1.0
 """Time for those who stand for ranks on nodes to tell whether the connection was lost, or the rank."""
+LATE_TOLD: Final = 8
 EXIT_GRACE_S: Final = 10.0
 """Time to leave after TrainerStopped: gloo's threads may take a moment, or abort (LOCAL_TRAINING section 1)."""
 
@@ -86,10 +88,14 @@ class TrainerLife:
         num_stages: int,
         listener: TrainerListener,
         name_of: Callable[[int], str] = lambda rank: f"stage rank {rank}",
+        first_away: int | None = None,
     ) -> None:
-        """`name_of`: what people are told of a rank."""
+        """`name_of`: what people are told of a rank. `first_away`: the first one that runs on a node."""
         self.number = number
         self.name_of = name_of
+        self.node_fault: tuple[int, str] | None = None
+        """Stage rank, and what is wrong with the node that it runs on."""
+        self._first_away = num_stages if first_away is None else first_away
         self.num_stages = num_stages
         self.ranks: dict[int, _Rank] = {}
         self.is_ready = False
@@ -111,6 +117,9 @@ class TrainerLife:
             case local_trainer.TrainerReady():
                 self.is_ready = True
                 self._connected()
+            case local_worker.WorkerFailed() if message.kind in NODE_FAULTS and stage_rank >= self._first_away:
+                self.node_fault = self.node_fault or (stage_rank, message.detail)
+                self.end(f"{self.name_of(stage_rank)}: {message.detail}")
             case local_worker.WorkerFailed():
                 self.failure = self.failure or f"{self.name_of(stage_rank)}: {message.kind}: {message.detail}"
                 self.is_misconfigured = self.is_misconfigured or message.kind == "config"
@@ -124,6 +133,11 @@ class TrainerLife:
         if len(self.ranks) != self.num_stages:
             raise WireError("unexpected_message", "TrainerReady before all ranks said hello")
         self._listener.trainer_connected(self.number)
+
+    def never_came(self) -> str:
+        """Ends a sentence: which ranks have not said hello; empty if all have."""
+        late = [self.name_of(rank) for rank in range(self.num_stages) if rank not in self.ranks]
+        return f"; {', '.join(late[:LATE_TOLD])} never came" if late else ""
 
     def end(self, reason: str, *, is_hung: bool = False) -> None:
         """First reason wins: the others follow from it."""
@@ -225,7 +239,9 @@ class Trainer:
     async def _one_generation(self) -> str:
         """Why it ended. Was it told to, no further one follows."""
         self.generation += 1
-        generation = TrainerLife(self.generation, self._settings.num_stages, self._listener, self._name_of)
+        generation = TrainerLife(
+            self.generation, self._settings.num_stages, self._listener, self._name_of, self._first_away
+        )
         self._listener.trainer_starting(self.generation)
         self._present = generation
         try:
@@ -251,7 +267,7 @@ class Trainer:
                 if not generation.has_stopped:
                     rank.connection.end()
             told = await workers.end(grace_s=self._grace_s(generation))
-        lost = self._links_lost(workers)
+        lost = self._note_fault(generation) or self._links_lost(workers)
         if lost:
             self.restarts.excuse()
         if generation.is_misconfigured:
@@ -281,6 +297,16 @@ class Trainer:
         launch = settings.launch(self.generation)
         return await start_ranks(launch, settings.num_stages, self._fork_server, settings.away, settings.address)
 
+    def _note_fault(self, generation: TrainerLife) -> str:
+        """Ends a sentence, if a node is at fault and no trainer: another one may take its stage."""
+        away = self._settings.away
+        if away is None or generation.node_fault is None:
+            return ""
+        rank, why = generation.node_fault
+        index = (rank - self._first_away) // away.here
+        away.note_fault(index, why)
+        return f"; the node {away.node_of(index)} is left alone for a while"
+
     def _links_lost(self, workers: Workers) -> str:
         """Ends a sentence: the nodes whose connection has ended, of which the others may have died; empty if none has.
         Nobody failed then."""
@@ -293,15 +319,19 @@ class Trainer:
 
     def _ranks_by_process(self) -> list[range]:
         """Whom each process is, or stands for."""
-        away, total = self._settings.away, self._settings.num_stages
+        away, total, here = self._settings.away, self._settings.num_stages, self._first_away
         each = away.here if away is not None else 1
-        here = total - (away.num * each if away is not None else 0)
         firsts = range(here, total, each)
         return [*(range(rank, rank + 1) for rank in range(here)), *(range(first, first + each) for first in firsts)]
 
-    def _name_of(self, rank: int) -> str:
+    @property
+    def _first_away(self) -> int:
+        """Of the ranks that run on nodes."""
         away = self._settings.away
-        first = self._settings.num_stages - (away.num * away.here if away is not None else 0)
+        return self._settings.num_stages - (away.num * away.here if away is not None else 0)
+
+    def _name_of(self, rank: int) -> str:
+        away, first = self._settings.away, self._first_away
         where = f" on node {away.node_of((rank - first) // away.here)}" if away is not None and rank >= first else ""
         return f"stage rank {rank}{where}"
 
@@ -325,4 +355,5 @@ class Trainer:
             generation.last_sign += lost_s  # time that we lost ourselves is not their silence
             silence = loop.time() - generation.last_sign
             if silence > limit and not generation.is_ready:
-                generation.end(f"it said nothing for {silence:.0f} s while it started", is_hung=True)
+                told = f"it said nothing for {silence:.0f} s while it started{generation.never_came()}"
+                generation.end(told, is_hung=True)

@@ -14,9 +14,10 @@ from dilocoxd.config.manifest import load_manifest
 from dilocoxd.config.site import site_in_force
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
-from dilocoxd.ipc.client import DaemonConnection, DaemonGone
-from dilocoxd.ipc.sealed import connection_taken_over, status_of_end
-from dilocoxd.outerworker.away.relay import NodeGone, Relay
+from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonConnection, DaemonGone
+from dilocoxd.ipc.node_faults import full_fault, tell_fault
+from dilocoxd.ipc.sealed import ANSWER_S, connection_taken_over, status_of_end
+from dilocoxd.outerworker.away.relay import NodeGone, Relay, fault_of, hello_of
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire.local.node import PartFolder, StartPart
 from dilocoxd.wire.placement import OuterPart
@@ -33,16 +34,21 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
+    relay: Relay | None = None
     try:
         sealed.send(start)
-        folder = sealed.receive()
+        folder = sealed.receive(ANSWER_S)
         if not isinstance(folder, PartFolder):
-            raise NodeGone(getattr(folder, "reason", f"the node said {type(folder).__name__}"))
-        Relay(DaemonConnection(), sealed, plan, Path(folder.path)).run()
+            raise NodeGone(getattr(folder, "reason", f"the node said {type(folder).__name__}"), full_fault(folder))
+        relay = Relay(DaemonConnection(), sealed, plan, Path(folder.path))
+        relay.run()
     except (DaemonGone, NodeGone, EOFError, OSError, WireError) as error:
-        sys.stderr.write(f"outer part {part.index}: {error}\n")
+        fault = fault_of(error)
+        sys.stderr.write(f"outer part {part.index}: {fault.detail if fault is not None else error}\n")
         sys.stderr.flush()
-        os._exit(status_of_end(error))  # a thread may be waiting for the node
+        if fault is not None:
+            relay.tell(fault) if relay is not None else tell_fault(fault, hello_of(plan))
+        os._exit(LINK_LOST_STATUS if fault is not None else status_of_end(error))  # a thread may wait for the node
     return 0
 
 

@@ -6,16 +6,19 @@ the head has what it is about. Bytes and messages share one ordered connection, 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dilocoxd.errors import StoreError, WireError
-from dilocoxd.ipc.client import DaemonConnection, DaemonGone
+from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonConnection, DaemonGone
+from dilocoxd.ipc.node_faults import HEARD_S, NodeFault, full_fault, mute_fault
 from dilocoxd.ipc.sealed import status_of_end
 from dilocoxd.outerworker.away.files import Files
 from dilocoxd.outerworker.away.moves import Moves, Stretch
@@ -42,6 +45,21 @@ DETAIL_MAX: Final = 1000
 
 class NodeGone(Exception):
     """The node, or the part on it, has ended."""
+
+    def __init__(self, reason: str, fault: NodeFault | None = None) -> None:
+        super().__init__(reason)
+        self.fault = fault
+
+
+def fault_of(error: Exception) -> NodeFault | None:
+    """Of the node; None: it tells of something else."""
+    return error.fault if isinstance(error, NodeGone) else mute_fault(error)
+
+
+def hello_of(plan: OuterPlan) -> WorkerHello:
+    """Of the part that this process stands for."""
+    generation = int(os.environ.get("DILOCOXD_GENERATION", "0"))
+    return WorkerHello("outer", os.getpid(), generation, plan.part.index, plan.part.num_parts)
 
 
 class NodeEnd(Protocol):
@@ -95,8 +113,7 @@ class Relay:
 
     def run(self) -> None:
         """Until Stop. Raises DaemonGone, NodeGone, OSError, WireError; what the other thread meets ends the process."""
-        part, generation = self._plan.part, int(os.environ.get("DILOCOXD_GENERATION", "0"))
-        self._report.send(WorkerHello("outer", os.getpid(), generation, part.index, part.num_parts))
+        self._report.send(hello_of(self._plan))
         threading.Thread(target=self._answers, name="answers of the node", daemon=True).start()
         while True:
             message = self._daemon.receive()
@@ -201,10 +218,19 @@ class Relay:
             while True:
                 self._take(self._link.receive())
         except (DaemonGone, NodeGone, EOFError, OSError, WireError) as error:
-            sys.stderr.write(f"outer part {self._plan.part.index}: {error}\n")
+            fault = fault_of(error)
+            sys.stderr.write(f"outer part {self._plan.part.index}: {fault.detail if fault is not None else error}\n")
             sys.stderr.flush()
-            if not self._ended.is_set():
-                os._exit(status_of_end(error))  # the other thread waits for the daemon
+            if fault is not None:
+                self.tell(fault)
+            if not self._ended.is_set():  # the other thread waits for the daemon
+                os._exit(LINK_LOST_STATUS if fault is not None else status_of_end(error))
+
+    def tell(self, fault: NodeFault) -> None:
+        """The daemon hears of the node, and ends us."""
+        with contextlib.suppress(DaemonGone):
+            self._report.send(fault.message())
+            time.sleep(HEARD_S)  # the other thread sees the daemon's end of it
 
     def _take(self, message: Any) -> None:
         match message:
@@ -215,7 +241,7 @@ class Relay:
             case node.PartEnded(reason):
                 if reason == "exit status 0":
                     self._ended.set()
-                raise NodeGone(reason)
+                raise NodeGone(reason, full_fault(message))
             case _:
                 raise WireError("unexpected_message", f"{type(message).__name__} from a node")
 

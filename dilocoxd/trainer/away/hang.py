@@ -32,9 +32,9 @@ class SharedLink:
         with self._sending:
             self._sealed.send(message)
 
-    def receive(self) -> Any:
+    def receive(self, within_s: float = 0.0) -> Any:
         """See SealedSocket."""
-        return self._sealed.receive()
+        return self._sealed.receive(within_s)
 
 
 def pass_on_questions(send: Callable[[Any], None]) -> None:

@@ -19,7 +19,8 @@ from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
 from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonGone
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL
-from dilocoxd.ipc.sealed import FAILED_STATUS, SealedSocket, connection_taken_over, status_of_end
+from dilocoxd.ipc.node_faults import full_fault, mute_fault
+from dilocoxd.ipc.sealed import ANSWER_S, FAILED_STATUS, SealedSocket, connection_taken_over, status_of_end
 from dilocoxd.trainer.away.hang import SharedLink, forget_told, pass_on_questions
 from dilocoxd.trainer.away.relay import StageEnded, StageRelay
 from dilocoxd.trainer.channel import exit_when_daemon_goes
@@ -46,9 +47,10 @@ def main() -> int:
     try:
         forget_told(run_directory, range(start.first_rank, start.first_rank + start.here))
         link.send(start)
-        folder = link.receive()
+        folder = link.receive(ANSWER_S)
         if not isinstance(folder, PartFolder):
-            raise StageEnded(getattr(folder, "reason", f"the node said {type(folder).__name__}"))
+            told = getattr(folder, "reason", f"the node said {type(folder).__name__}")
+            raise StageEnded(told, full_fault(folder))
         pass_on_questions(link.send)
         relay.run()
     except (DaemonGone, StageEnded, EOFError, OSError, WireError) as error:
@@ -60,6 +62,11 @@ def _ended(relay: StageRelay, error: Exception) -> int:
     """Tell why, here and to the daemon. Where the connection has ended nobody failed, and it is held against nobody."""
     if isinstance(error, StageEnded) and error.is_well:
         return 0
+    if fault := (error.fault if isinstance(error, StageEnded) else mute_fault(error)):
+        sys.stderr.write(f"{relay.name}: {fault.detail}\n")
+        sys.stderr.flush()
+        relay.tell_fault(fault)
+        return LINK_LOST_STATUS
     status = status_of_end(error)
     told = f"the connection to its node ended ({error})" if status == LINK_LOST_STATUS else str(error)
     sys.stderr.write(f"{relay.name}: {told}\n")

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, DaemonConnection, DaemonGone
+from dilocoxd.ipc.node_faults import HEARD_S, NodeFault, full_fault, tell_fault
 from dilocoxd.store.durable import fsync_directory, write_all
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.store.tensor_header import read_header
@@ -38,8 +39,9 @@ _STEP_MAX: Final = 10**12
 class StageEnded(Exception):
     """The trainers on the node have ended, or one of them has."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: str, fault: NodeFault | None = None) -> None:
         super().__init__(reason)
+        self.fault = fault
         self.is_well = all(each.endswith("exit status 0") for each in reason.split(", "))
 
 
@@ -108,18 +110,33 @@ class StageRelay:
                 case node.HangFile():
                     keep_told(self._run_directory, self._numbers, message)
                 case node.PartEnded(reason):
-                    raise StageEnded(reason)
+                    raise StageEnded(reason, full_fault(message))
                 case _:
                     raise WireError("unexpected_message", f"{type(message).__name__} from a node")
 
     def tell_failure(self, reason: str) -> None:
         """The daemon hears why this ends, if it still listens."""
+        self._tell_daemon(WorkerFailed(0, "failed", reason[:4000]))
+
+    def tell_fault(self, fault: NodeFault) -> None:
+        """The daemon hears of the node, and ends us."""
+        if self._tell_daemon(fault.message()):
+            time.sleep(HEARD_S)  # `watch` sees the daemon's end of it
+        else:
+            tell_fault(fault, self._hello(0))
+
+    def _tell_daemon(self, message: WorkerFailed) -> bool:
         for rank in self._ranks.values():
             try:
-                rank.daemon.send(WorkerFailed(0, "failed", reason[:4000]))
+                rank.daemon.send(message)
             except DaemonGone:
                 continue
-            return
+            return True
+        return False
+
+    def _hello(self, worker: int) -> WorkerHello:
+        generation, number = int(os.environ.get(GENERATION_VARIABLE, "0")), self._start.first_rank + worker
+        return WorkerHello("trainer", os.getpid(), generation, number, self._start.num_ranks)
 
     # --- what ranks say -----------------------------------------------------------------------------------------------
 
@@ -150,8 +167,7 @@ class StageRelay:
         if worker >= self._start.here or worker in self._ranks:
             raise WireError("unexpected_message", "a node has a rank that is not wanted")
         daemon = DaemonConnection()
-        generation, number = int(os.environ.get(GENERATION_VARIABLE, "0")), self._start.first_rank + worker
-        daemon.send(WorkerHello("trainer", os.getpid(), generation, number, self._start.num_ranks))
+        daemon.send(self._hello(worker))
         attach = daemon.receive()
         if not isinstance(attach, Attach):
             raise WireError("unexpected_message", f"{type(attach).__name__} before Attach")

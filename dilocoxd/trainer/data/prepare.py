@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.store.durable import DiskFull, is_disk_full
 from dilocoxd.store.prepared import INDEX, TOKENIZER, TOKENS, find_prepared
 from dilocoxd.trainer.data.bpe import train_tokenizer
 from dilocoxd.trainer.data.corpora import ENGLISH, TEXT_PREFIX, describe_environment, is_user_text, read_corpus
@@ -134,9 +135,8 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progr
                 prepared = _load(folder)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise StoreError(
-            f"cannot keep training data in {folder} ({reason}); free space there, or give another place with --cache"
-        ) from error
+        told = f"cannot keep training data in {folder} ({reason}); free space there, or give another place with --cache"
+        raise (DiskFull(told) if is_disk_full(error) else StoreError(told)) from error
     if prepared is None:
         raise StoreError(f"training data in {folder} vanished while it was written")
     _check_hashes(prepared, data, tokenizer)

@@ -22,6 +22,10 @@ FileName = Annotated[str, Length(1, 512)]
 PART_PLACE: Final = "part"
 STAGE_PLACE: Final = "stage"
 """What a place on a node has room for."""
+NODE_MUTE: Final = "node_mute"
+NODE_FULL: Final = "disk_full"
+NODE_FAULTS: Final = (NODE_MUTE, NODE_FULL)
+"""Kinds of WorkerFailed that tell of the node and of no worker: it answers nothing, or its disk is full."""
 
 
 def other_version(*, of_head: str, of_node: str) -> str:
@@ -133,6 +137,8 @@ class PartEnded:
     """The process is gone; nothing follows."""
 
     reason: Lines
+    is_disk_full: bool = False
+    """It could not go on, or start, for that: nobody has failed."""
 
 
 @dataclass(frozen=True, slots=True)

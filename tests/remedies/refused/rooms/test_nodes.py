@@ -91,6 +91,8 @@ class Place:
     def __init__(self, run: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._run, self._log, self._patch = run, log, monkeypatch
 
+    where = ""
+
     async def start(self, launch: ForkLaunch) -> Workers:
         with self._log.open("w") as log, self._patch.context() as patch:
             patch.setenv("DILOCOXD_RUN_DIR", str(self._run))
@@ -101,6 +103,8 @@ class Place:
         return Workers(launch.mark, (2**22 + 1,), (over,), lambda reason: None)
 
     def note_attached(self) -> None: ...
+
+    def note_fault(self, why: str) -> None: ...
 
     def outer_described(self, description: Any) -> None: ...
 

@@ -1,6 +1,7 @@
 """Each watched alert is raised by its condition, stays while it holds, and goes; every code is in the table."""
 
 import ast
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from dilocoxd.answers.alerts import StandingAlert
-from dilocoxd.answers.nodes import NodePart, Nodes
+from dilocoxd.answers.nodes import NodeAside, NodePart, Nodes
 from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import Contributor, RoundRow, RoundTimes
@@ -380,3 +381,18 @@ def test_part_that_no_node_ever_ran_is_told_with_those_who_were_refused() -> Non
     text = world.texts["node_missing"]
     assert "it waits for a machine for outer part 1, 2 since" in text
     assert "a connection from 10.0.0.9 was refused" in text
+
+
+def test_node_that_is_left_alone_is_told_also_where_a_spare_has_its_place() -> None:
+    world, why = World(), "its disk is full: No space left on device at /n; free space there"
+    row = NodeAside(node="gpu-3 (10.0.0.13)", why=why, until=5.0)
+    world.change(nodes=dataclasses.replace(nodes((1, "gpu-2 (10.0.0.12)", "running", 10.0)), aside=(row,)))
+    assert world.look() == {"node_left_alone"}
+    assert world.texts["node_left_alone"] == f"the node {row.node} is left alone for a while: {why}"
+    world.change(nodes=dataclasses.replace(nodes((1, row.node, "waiting", 10.0)), aside=(row,)))
+    assert world.wait(10) == {"node_left_alone", "node_missing"}
+    text = world.texts["node_missing"]
+    assert "the node gpu-3 (10.0.0.13) with outer part 1, left alone since 1970-01-01T" in text and text.endswith(why)
+    assert text.count(why) == 1
+    world.change(nodes=nodes((1, row.node, "running", 20.0)))
+    assert world.look() == set()

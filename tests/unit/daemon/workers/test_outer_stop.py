@@ -16,12 +16,16 @@ class Ended:
     def __init__(self) -> None:
         self.lost = asyncio.Event()
 
+    where = ""
+
     async def start(self, launch: ForkLaunch) -> Workers:
         over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_later(0.1, over.set_result, 0)
         return Workers(launch.mark, (2**22 + 1,), (over,), lambda reason: None)
 
     def note_attached(self) -> None: ...
+
+    def note_fault(self, why: str) -> None: ...
 
     def outer_described(self, description: Any) -> None: ...
 
