@@ -94,6 +94,14 @@ class NodeAside:
     until: Annotated[Unix, told("When it is tried again; another start of `dilocoxd node` is tried at once.")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClock:
+    """A node whose clock is not that of the head."""
+
+    node: Annotated[str, told("Name and address of the machine. Untrusted.")]
+    ahead_s: Annotated[float, told("Seconds that it was ahead when it last connected; below zero: behind.")]
+
+
 Place = NodePart | NodeStage
 
 
@@ -122,6 +130,7 @@ class Nodes:
         tuple[NodeAside, ...],
         told("Nodes that answered nothing or whose disk is full, and that are left alone for that, or were just now."),
     ] = ()
+    clocks: Annotated[tuple[NodeClock, ...], told("Nodes whose clocks were off by more than 30 s when they came.")] = ()
 
 
 def nodes_in_words(nodes: Nodes | None) -> str:
@@ -135,7 +144,16 @@ def nodes_in_words(nodes: Nodes | None) -> str:
     parts += [received] if (received := _received(nodes.parts)) else []
     refused = f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}"
     refused += f": {nodes.refused_why}" if nodes.refused_why else ""
-    return "; ".join([*parts, *([refused] if nodes.refused else []), *asides_in_words(nodes)])
+    clocks = [_clock(each) for each in nodes.clocks]
+    return "; ".join([*parts, *([refused] if nodes.refused else []), *asides_in_words(nodes), *clocks])
+
+
+def _clock(clock: NodeClock) -> str:
+    how = f"{abs(clock.ahead_s):,.0f} s {'ahead of' if clock.ahead_s > 0 else 'behind'} this machine's"
+    return (
+        f"the clock of the node {clock.node} was {how} when it came: let NTP set both, for by clocks nodes are"
+        ' believed (network.data = "nodes"), then start `dilocoxd node` there again'
+    )
 
 
 def asides_in_words(nodes: Nodes) -> list[str]:

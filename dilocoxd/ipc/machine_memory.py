@@ -35,12 +35,17 @@ def machine_memory() -> MachineMemory:
 
 def gpu_memory() -> int:
     """Bytes of the smallest GPU of this machine; 0 where there is none, or nobody who can tell."""
+    return min(gpu_memories(), default=0)
+
+
+def gpu_memories() -> list[int]:
+    """Bytes of each GPU of this machine; none where there is none, or nobody who can tell."""
     command = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=NVIDIA_SMI_S)
-        return min((int(line) << 20 for line in done.stdout.split()), default=0)
+        return [int(line) << 20 for line in done.stdout.split()]
     except (OSError, subprocess.SubprocessError, ValueError):
-        return 0
+        return []
 
 
 def oom_kills() -> int | None:

@@ -28,6 +28,8 @@ class NodeNeeds:
     """Main memory of each stage on nodes."""
     gpu_bytes: int = 0
     """Of the GPU of each trainer, in the fullest of these stages; 0: they have none."""
+    stage_gpus: int = 0
+    """Trainers of each stage, with a GPU each; 0: they have none."""
 
     def main_bytes(self, num_parts: int, num_stages: int) -> int:
         """Main memory of a node with so many places, whatever the head gives it."""
@@ -53,4 +55,5 @@ def node_needs(manifest: Manifest, site: SiteConfig) -> NodeNeeds:
         part_bytes=in_all // (shape.outer_parts + cluster.outer_parts),
         stage_bytes=tuple(map(sum, zip(buffers, of_trainers, strict=True))),
         gpu_bytes=max(held, default=0) if shape.on_gpu else 0,
+        stage_gpus=shape.in_stage if shape.on_gpu and away else 0,
     )

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import socket
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -18,6 +19,7 @@ from dilocoxd.answers.nodes import NodeAside
 from dilocoxd.config.addresses import socket_family
 from dilocoxd.config.footprint.nodes import NO_NEEDS, NodeNeeds
 from dilocoxd.daemon.head.aside import SetAside
+from dilocoxd.daemon.head.clocks import Clocks
 from dilocoxd.daemon.head.room import NOT_LET_IN, NotLetIn, why_no_room
 from dilocoxd.daemon.head.silences import BorneSilences
 from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode, started_anew
@@ -36,6 +38,7 @@ from dilocoxd.ipc.sealed import (
     new_salt,
     salt_of,
 )
+from dilocoxd.ipc.torch_release import torch_release
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, other_version
 
 SAME_VERSION: Final = "install the same version on both"
@@ -89,6 +92,7 @@ class NodeDoor:
         self._group: asyncio.TaskGroup | None = None
         self._silences = BorneSilences(self._num_free_stages)
         self._aside = SetAside()
+        self.clocks = Clocks()
 
     @property
     def num_waiting(self) -> int:
@@ -202,7 +206,7 @@ class NodeDoor:
         version = node.hello.version
         if version != __version__:
             return NodeRefused(f"{other_version(of_head=__version__, of_node=version)}; {SAME_VERSION}", is_final=True)
-        if reason := why_no_room(node.hello, node.who, self._needs):
+        if reason := why_no_room(node.hello, node.who, self._needs, torch_release()):
             return NodeRefused(reason, is_final=True)
         if len(self._waiting) >= WAITING_MAX:
             return NodeRefused(f"{WAITING_MAX} places of nodes wait there, as many as may; start nodes with fewer")
@@ -212,6 +216,7 @@ class NodeDoor:
         self._met.setdefault(node.process.start, asyncio.get_running_loop().time())
         if len(self._met) > MET_MAX:
             del self._met[next(iter(self._met))]
+        self.clocks.note(node, time.time())
         self._waiting.append(node)
         self._changed.set()
 

@@ -33,24 +33,59 @@ class NotLetIn:
         self.why = error.detail if isinstance(error, WireError) and error.code == NOT_LET_IN else ""
 
 
-def why_no_room(hello: NodeHello, who: str, needs: NodeNeeds) -> str:
-    """One sentence: which node, what it would hold, what it has, what to do; empty: it has room, or does not say."""
+def why_no_room(hello: NodeHello, who: str, needs: NodeNeeds, torch: str = "") -> str:
+    """One sentence: which node, what it would hold, what it has, what to do; empty: it has room, or does not say.
+    `torch`: the head's release; empty: not known."""
+    if hello.torch and torch and hello.torch != torch:
+        return (
+            f"the node {who} has torch {hello.torch} and this head {torch}, which may neither understand each other nor"
+            " compute the same bits; install the same release on both"
+        )
     offered = [
         *([plural(hello.num_parts, "outer part")] if hello.num_parts else []),
         *([plural(hello.num_stages, "pipeline stage")] if hello.num_stages else []),
     ]
     offers = f"the node {who} offers room for {' and '.join(offered)}"
+    return _no_use(hello, offers, needs) or _no_memory(hello, offers, needs) or _no_gpus(hello, offers, needs)
+
+
+def _no_use(hello: NodeHello, offers: str, needs: NodeNeeds) -> str:
+    """All that it offers waited for ever, beside a head that told its operator to start a node."""
+    is_known, says_so = needs.num_parts or needs.stage_bytes, hello.num_parts or hello.num_stages
+    is_of_use = (hello.num_parts and needs.num_parts) or (hello.num_stages and needs.stage_bytes)
+    if not is_known or not says_so or is_of_use:
+        return ""
+    other = "--stages" if needs.stage_bytes else "--parts"
+    return (
+        f"{offers}, but cluster.outer_parts = {needs.num_parts} and cluster.stages = {len(needs.stage_bytes)} at this"
+        f" head: nothing of that would ever run there; start it with {other}, or change site.toml of the head and start"
+        " that again"
+    )
+
+
+def _no_memory(hello: NodeHello, offers: str, needs: NodeNeeds) -> str:
     needed = needs.main_bytes(hello.num_parts, hello.num_stages)
-    if 0 < hello.memory_bytes < needed:
-        return (
-            f"{offers}, which hold at least {needed / GIB:.2f} GiB of main memory, but {hello.memory_bytes / GIB:.2f}"
-            " GiB were free there when it started; start it with fewer --parts or --stages, end what else runs there,"
-            " or use a machine with more memory"
-        )
-    if hello.num_stages and 0 < hello.gpu_bytes < needs.gpu_bytes:
+    if not 0 < hello.memory_bytes < needed:
+        return ""
+    return (
+        f"{offers}, which hold at least {needed / GIB:.2f} GiB of main memory, but {hello.memory_bytes / GIB:.2f} GiB"
+        " were free there when it started; start it with fewer --parts or --stages, end what else runs there, or use a"
+        " machine with more memory"
+    )
+
+
+def _no_gpus(hello: NodeHello, offers: str, needs: NodeNeeds) -> str:
+    num_stages = min(hello.num_stages, len(needs.stage_bytes))
+    if num_stages and 0 < hello.gpu_bytes < needs.gpu_bytes:
         return (
             f"{offers}, whose trainers hold at least {needs.gpu_bytes / GIB:.2f} GiB on a GPU each, but its smallest"
             f" GPU has {hello.gpu_bytes / GIB:.2f} GiB; use more parallel.pipeline, parallel.shard or parallel.tensor"
             " at the head, or a machine with larger GPUs"
+        )
+    if 0 < hello.num_gpus < num_stages * needs.stage_gpus:
+        return (
+            f"{offers}, and each has {plural(needs.stage_gpus, 'trainer')} with a GPU of its own, but"
+            f" {plural(hello.num_gpus, 'GPU')} {'is' if hello.num_gpus == 1 else 'are'} there; start it with fewer"
+            " --stages, or lower parallel.shard, parallel.replicate or parallel.tensor at the head"
         )
     return ""

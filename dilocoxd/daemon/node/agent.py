@@ -23,7 +23,8 @@ from dilocoxd.daemon.workers.forked import OUTER_MODULE, PIPELINE_MODULE, TRAINE
 from dilocoxd.daemon.workers.local_server import Connection, LocalServer, WorkerHandler
 from dilocoxd.daemon.workers.supervisor import Launch, keep_reaper, mark_this_process
 from dilocoxd.ipc.keep_alive import RestartBudget
-from dilocoxd.ipc.machine_memory import gpu_memory, machine_memory
+from dilocoxd.ipc.machine_memory import gpu_memories, machine_memory
+from dilocoxd.ipc.torch_release import torch_release
 from dilocoxd.wire.local.worker import WorkerHello
 
 RESTARTS_MAX: Final = 10
@@ -67,8 +68,9 @@ async def run_node(settings: LentMachine, tell: Callable[[str], None]) -> None:
     allow_open_files()
     # Before anything runs here: later it would be what is left beside our own parts.
     num_parts, num_stages = settings.num_slots, settings.num_stages
-    gpu_bytes = await asyncio.to_thread(gpu_memory) if num_stages else 0
-    lent = Lent(num_parts, num_stages, machine_memory().available, gpu_bytes)
+    gpus = await asyncio.to_thread(gpu_memories) if num_stages else []
+    free, smallest = machine_memory().available, min(gpus, default=0)
+    lent = Lent(num_parts, num_stages, free, smallest, len(gpus), torch_release())
     mark = mark_this_process()
     socket_path, private = socket_place(settings.directory)
     fork_server = ForkServer(_fork_server_settings(settings, mark), _Listener(tell))

@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -198,7 +199,8 @@ class Slot(ABC):
         await stream.send(
             NodeHello(
                 *(__version__, served, self._incarnation, name, self.kind, home, world.mark, ran_by),
-                *(lent.num_parts, lent.num_stages, lent.memory_bytes, lent.gpu_bytes),
+                *(lent.num_parts, lent.num_stages, lent.memory_bytes, lent.gpu_bytes, lent.num_gpus, lent.torch),
+                clock_ms=round(1000 * time.time()),
             )
         )
         return stream

@@ -16,6 +16,8 @@ class Lent:
     num_stages: int = 0
     memory_bytes: int = 0
     gpu_bytes: int = 0
+    num_gpus: int = 0
+    torch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,5 +106,6 @@ class SiteNodes:
             refused_from=self.door.refused.last_from,
             refused_why=self.door.refused.why,
             aside=self.door.aside,
+            clocks=self.door.clocks.told,
             lost_address=self.door.lost_address() if "waiting" in states else "",
         )

@@ -66,6 +66,12 @@ class NodeHello:
     """Main memory that was free there before anything ran in these places; 0: not known."""
     gpu_bytes: Uint = 0
     """Memory of the smallest GPU; 0: there is none, or it is not known."""
+    num_gpus: Uint = 0
+    """Likewise."""
+    torch: Name = ""
+    """Release that is installed there; empty: not known."""
+    clock_ms: Uint = 0
+    """Of the machine, Unix; 0: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """What nodes of a site need at least: what the planner counts for the same things, and never more than they take."""
 
+import dataclasses
+
 import pytest
 
 from dilocoxd import __version__
@@ -12,6 +14,7 @@ from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.head.room import why_no_room
+from dilocoxd.ipc.torch_release import torch_release
 from dilocoxd.wire.local.node import STAGE_PLACE, NodeHello
 
 GIB = 1 << 30
@@ -88,3 +91,31 @@ def test_who_has_room_or_does_not_say_is_let_in(told: NodeHello) -> None:
     needs = NodeNeeds(num_parts=8, part_bytes=3 * GIB, stage_bytes=(GIB, 2 * GIB), gpu_bytes=20 * GIB)
     assert why_no_room(told, "n1", needs) == ""
     assert why_no_room(hello(63, 1024, 0.001), "n1", NO_NEEDS) == ""
+
+
+def test_what_fits_no_place_of_the_head_is_told_with_what_does() -> None:
+    parts, stages = NodeNeeds(num_parts=3), NodeNeeds(stage_bytes=(1,), gpu_bytes=1, stage_gpus=8)
+    assert why_no_room(hello(0, 2, 8), "n1", parts) == (
+        "the node n1 offers room for 2 pipeline stages, but cluster.outer_parts = 3 and cluster.stages = 0 at this"
+        " head: nothing of that would ever run there; start it with --parts, or change site.toml of the head and start"
+        " that again"
+    )
+    assert "start it with --stages" in why_no_room(hello(2, 0, 8), "n1", stages)
+    assert why_no_room(hello(1, 1, 8), "n1", parts) == why_no_room(hello(1, 1, 8), "n1", stages) == "", "one is of use"
+    few = dataclasses.replace(hello(0, 1, 8, 8), num_gpus=2)
+    assert why_no_room(few, "n1", stages) == (
+        "the node n1 offers room for 1 pipeline stage, and each has 8 trainers with a GPU of its own, but 2 GPUs are"
+        " there; start it with fewer --stages, or lower parallel.shard, parallel.replicate or parallel.tensor at the"
+        " head"
+    )
+    assert why_no_room(dataclasses.replace(few, num_gpus=8), "n1", stages) == ""
+    more = dataclasses.replace(few, num_gpus=8, num_stages=3)
+    assert why_no_room(more, "n1", stages) == "", "the head has one stage for nodes"
+
+
+def test_another_release_of_torch_is_refused_whatever_it_was_built_for() -> None:
+    told = dataclasses.replace(hello(1, 0, 8), torch="2.12.1")
+    assert "has torch 2.12.1 and this head 2.13.0" in why_no_room(told, "n1", NO_NEEDS, "2.13.0")
+    assert why_no_room(dataclasses.replace(told, torch="2.13.0"), "n1", NO_NEEDS, "2.13.0") == ""
+    assert why_no_room(hello(1, 0, 8), "n1", NO_NEEDS, "2.13.0") == why_no_room(told, "n1", NO_NEEDS) == ""
+    assert torch_release() and "+" not in torch_release()

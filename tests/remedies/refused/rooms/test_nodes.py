@@ -20,6 +20,7 @@ from dilocoxd.daemon.workers.outer_worker import OuterSettings, OuterWorker
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.ipc.sealed import KEY_BYTES, read_node_key
+from dilocoxd.ipc.torch_release import torch_release
 from dilocoxd.outerworker import main as outer_main
 from dilocoxd.store.admission import write_secret
 from tests.harness.outer_worker.daemon_end import tiny_manifest
@@ -83,6 +84,25 @@ async def test_a_node_with_too_little_memory(tmp_path: Path) -> None:
         with refused("use more parallel.pipeline, parallel.shard or parallel.tensor at the head"):
             await come(tmp_path, door.address, Lent(0, 2, 64 * GIB, 16 * GIB))
         await come(tmp_path, door.address, Lent(0, 2, 64 * GIB, 24 * GIB))
+
+
+async def test_a_node_that_fits_no_place_of_the_head(tmp_path: Path) -> None:
+    """It waited for ever, or its trainers failed again and again."""
+    async with open_door(needs=NodeNeeds(num_parts=2)) as door:
+        write_secret(tmp_path / "node.key", door._key.hex())
+        with refused("start it with --parts, or change site.toml of the head"):
+            await come(tmp_path, door.address, Lent(0, 2))
+        await come(tmp_path, door.address, Lent(1, 0))
+    async with open_door(needs=NodeNeeds(stage_bytes=(1, 1), gpu_bytes=1, stage_gpus=4)) as door:
+        write_secret(tmp_path / "node.key", door._key.hex())
+        with refused("start it with --stages, or change site.toml of the head"):
+            await come(tmp_path, door.address, Lent(1, 0))
+        with refused("start it with fewer --stages, or lower parallel.shard"):
+            await come(tmp_path, door.address, Lent(0, 2, 8, 8, 4))
+        await come(tmp_path, door.address, Lent(0, 1, 8, 8, 4))
+        with refused("install the same release on both"):
+            await come(tmp_path, door.address, Lent(0, 1, 8, 8, 4, "2.0.1"))
+        await come(tmp_path, door.address, Lent(0, 1, 8, 8, 4, torch_release()))
 
 
 class Place:

@@ -8,6 +8,7 @@ from dilocoxd import __version__
 from dilocoxd.answers.nodes import Nodes, node_wait, nodes_in_words
 from dilocoxd.daemon.head import aside
 from dilocoxd.daemon.head.aside import ASIDE_MAX, KEPT_S, PAUSE_MOST_S, TOLD_S, SetAside
+from dilocoxd.daemon.head.clocks import CLOCKS_MAX, Clocks
 from dilocoxd.daemon.head.waiting import WaitingNode
 from dilocoxd.wire.local.node import NodeHello
 
@@ -51,3 +52,26 @@ def test_the_oldest_is_forgotten_of_too_many() -> None:
     for number in range(ASIDE_MAX + 1):
         found.note(node(f"start {number}"), WHY, 100.0)
     assert len(found.told(100.0)) == ASIDE_MAX and not found.why(node("start 0"), 100.0)
+
+
+def test_clock_that_is_off_is_told_until_the_node_comes_with_a_right_one() -> None:
+    clocks, now = Clocks(), 1_000_000.0
+
+    def come(ahead_s: float, host: str = "10.0.0.2") -> None:
+        hello = NodeHello(__version__, "", "", "n1", home="a folder", clock_ms=round(1000 * (now + ahead_s)))
+        clocks.note(WaitingNode(socket.socket(), b"", hello, host), now)
+
+    come(29.0)
+    assert not clocks.told
+    come(-3600.0)
+    (row,) = clocks.told
+    nodes = Nodes(parts=(), stages=(), free_places=0, refused=0, refused_from="", clocks=(row,))
+    words = "the clock of the node n1 (10.0.0.2) was 3,600 s behind this machine's when it came: let NTP set both"
+    assert words in nodes_in_words(nodes)
+    come(45.0, "10.0.0.3")
+    assert [each.ahead_s for each in clocks.told] == [-3600.0, 45.0]
+    come(0.0)
+    assert [each.node for each in clocks.told] == ["n1 (10.0.0.3)"]
+    for number in range(CLOCKS_MAX + 5):
+        come(99.0, f"host-{number}")
+    assert len(clocks.told) == CLOCKS_MAX
