@@ -47,8 +47,8 @@ STALL_S: Final = 20
 """A process that reads nothing for so long does not count as alive either, though its kernel answers. The kernel ends
 the connection then; with this it no longer counts keepalive probes, and would see a silent machine no sooner."""
 LOOK_INTERVAL_S: Final = 1.0
-ANSWER_S: Final = 30
-"""So long a node has for its first answer: it writes three small files before."""
+ANSWER_S: Final = 60
+"""So long a node has for its first answer: it writes and syncs three small files before, maybe beside a snapshot."""
 MESSAGE_S: Final = 20
 """So long a message takes that has begun: what stops in its middle, or comes byte by byte, holds up all behind it."""
 UNANSWERED_MIN: Final = 2

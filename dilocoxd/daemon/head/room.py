@@ -25,12 +25,14 @@ class NotLetIn:
     last_from: str = ""
     """Address of the last one."""
     why: str = ""
-    """As it was told; empty: it did not show the node key, or went when it saw our version."""
+    """As it was told, or that it said too little; empty: it did not show the node key, or went at our version."""
 
     def note(self, host: str, error: Exception) -> None:
         """One more, for this."""
         self.count, self.last_from = self.count + 1, host
         self.why = error.detail if isinstance(error, WireError) and error.code == NOT_LET_IN else ""
+        if isinstance(error, TimeoutError):
+            self.why = "it did not say who it is in time; it is no node, or one that hangs: start that again"
 
 
 def why_no_room(hello: NodeHello, who: str, needs: NodeNeeds, torch: str = "") -> str:

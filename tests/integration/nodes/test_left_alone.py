@@ -21,6 +21,7 @@ from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, SealedSocket, greeting, new_s
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, PartFolder
 from tests.integration.nodes.node_process import WAIT_S
+from tests.integration.nodes.test_node_command import KEY as DOOR_KEY, open_door
 from tests.integration.nodes.test_parts_on_nodes import head_settings, losses, node_of as node_with_part
 from tests.integration.nodes.test_stages_on_nodes import (
     lost_trainers,
@@ -105,6 +106,22 @@ async def until(world: World, condition: Any) -> None:
     async with asyncio.timeout(WAIT_S):
         while not condition():
             await asyncio.sleep(0.05)
+
+
+async def test_half_a_hello_at_the_door_is_told_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told as another key or version."""
+    monkeypatch.setattr("dilocoxd.daemon.head.door.GREET_TIMEOUT_S", 0.5)
+    async with open_door() as door:
+        with socket.create_connection(door.address) as sock:
+            salt = new_salt()
+            sock.sendall(greeting(salt))
+            theirs = salt_of(await asyncio.to_thread(sock.recv, FRONT_BYTES, socket.MSG_WAITALL))
+            hello = NodeHello(__version__, "", "", "half", PART_PLACE)
+            sock.sendall(Seal(DOOR_KEY, theirs + salt, is_head=False).frame(hello)[:-1])
+            async with asyncio.timeout(WAIT_S):
+                while not door.refused.count:
+                    await asyncio.sleep(0.01)
+        assert door.refused.why.startswith("it did not say who it is in time") and not door.num_waiting
 
 
 @pytest.mark.parametrize("has_folder", [False, True])

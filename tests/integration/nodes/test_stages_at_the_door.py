@@ -92,3 +92,15 @@ async def test_stage_does_not_wait_for_its_node_when_that_comes_with_an_empty_fo
 
 def nobody_asks(index: int, node: WaitingNode | None) -> None:
     """What would be shown."""
+
+
+async def test_node_whose_machine_has_another_name_now_gets_its_stage() -> None:
+    """Names are for people: it is known by what it noted."""
+    last = NodeProcess(("127.0.0.1", "gpu-3", "a folder"), "earlier")
+    renamed = dataclasses.replace(place(SECOND), name="gpu-4", home="a folder", process="later", ran_by="earlier")
+    async with open_door() as door:
+        with await asyncio.to_thread(come, door, place()), await asyncio.to_thread(come, door, renamed):
+            await until_waiting(door, 2)
+            (found,) = await door.take_all([SECOND], [1000.0], lambda index, node: None, [last])
+            found.sock.close()
+            assert found.who == "gpu-4 (127.0.0.1)"
