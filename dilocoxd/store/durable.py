@@ -5,6 +5,7 @@ Every file that matters is written under a temporary name, fsynced, renamed, and
 
 from __future__ import annotations
 
+import bisect
 import errno
 import fcntl
 import hashlib
@@ -13,8 +14,9 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from dilocoxd.errors import ConfigError, StoreError
 
@@ -76,6 +78,12 @@ class SteadyWriter:
         return end
 
 
+class _Written(NamedTuple):
+    start: int
+    end: int
+    sha256: bytes
+
+
 class EarlyWriter:
     """A file that is begun before it is known what shall be in it, so that its last write and sync are short.
 
@@ -93,8 +101,8 @@ class EarlyWriter:
         self._fd = -1
         self._path: Path | None = None
         self._unsynced = 0
-        self._written: dict[tuple[int, int], bytes] = {}
-        """sha256 of what was written, by offset and length."""
+        self._written: list[_Written] = []
+        """What is in the file, by place; nothing lies over another."""
 
     def open(self, path: Path) -> None:
         """At `path`, where a crash may have left another one. Raises OSError."""
@@ -108,13 +116,15 @@ class EarlyWriter:
     def put(self, source: int, start: int, length: int, at: int) -> bytes:
         """Write `length` bytes from `start` of `source` at `at`, unless they are there; their sha256. Raises OSError,
         EOFError where `source` ends before."""
-        known = self._written.get((at, length))
-        if known is not None and known == self._read(source, start, length, None):
-            return known
-        self._written.pop((at, length), None)
-        written = self._written[at, length] = self._read(source, start, length, at)
+        end, index = at + length, bisect.bisect_left(self._written, at, key=attrgetter("start"))
+        known = self._written[index] if index < len(self._written) else None
+        if known is not None and known[:2] == (at, end) and known.sha256 == self._read(source, start, length, None):
+            return known.sha256
+        self._overwrite(at, end)
+        written = _Written(at, end, self._read(source, start, length, at))
+        bisect.insort(self._written, written)
         self._unsynced += length
-        return written
+        return written.sha256
 
     def sync_early(self) -> None:
         """If much waits for it. Raises OSError."""
@@ -124,6 +134,7 @@ class EarlyWriter:
 
     def write(self, data: bytes, at: int) -> int:
         """Write what is known only now; returns the offset behind it. Raises OSError."""
+        self._overwrite(at, at + len(data))
         return write_all(self._fd, data, at)
 
     def read(self, start: int, end: int, tell: Callable[[bytes], object]) -> None:
@@ -149,8 +160,14 @@ class EarlyWriter:
             with suppress(OSError):  # a file of no use
                 path.unlink(missing_ok=True)
 
+    def _overwrite(self, start: int, end: int) -> None:
+        """What lies there, even in part, is known no more: a payload that is cut otherwise lies elsewhere."""
+        first = bisect.bisect_right(self._written, start, key=attrgetter("end"))
+        last = bisect.bisect_left(self._written, end, lo=first, key=attrgetter("start"))
+        del self._written[first:last]
+
     def _close(self) -> None:
-        fd, self._fd, self._path, self._unsynced, self._written = self._fd, -1, None, 0, {}
+        fd, self._fd, self._path, self._unsynced, self._written = self._fd, -1, None, 0, []
         if fd >= 0:
             os.close(fd)
 

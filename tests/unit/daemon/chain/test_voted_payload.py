@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
 from dilocoxd.daemon.chain.promise_file import PromiseFile
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
@@ -212,3 +212,16 @@ async def test_payload_of_a_vote_of_before_this_format_comes_back(tmp_path: Path
     (tmp_path / "promise.payload").write_bytes(payload_of(0))
     kept = await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
     assert kept is not None and kept.results_held
+
+
+async def test_what_was_overwritten_early_is_not_taken_for_what_stood_there_before(tmp_path: Path) -> None:
+    """Another low rank cuts RESULT elsewhere: what it wrote lies over the end of one segment and before another."""
+    (signed,) = chain(1)
+    file, result = PromiseFile(tmp_path), memfd(payload_of(0))
+    for place in (FIRST, SECOND):
+        await file.write_early(result, place)
+    await file.write_early(memfd(b"another"), Place(RESULT, 2, 5))
+    await file.save(vote(signed), result, MAP)
+    held, log = file.holding(entry_hash(signed.entry)), EntryLog(tmp_path / "log", RUN, GENESIS)
+    assert held is not None and log.append_voted(signed, LENGTHS, held)
+    assert log.verify() == [] and payload_in(log, 0) == payload_of(0)
