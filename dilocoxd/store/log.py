@@ -8,6 +8,7 @@ Source: docs/internals.md section 5, ADR 0005. One process (the daemon) writes; 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,8 @@ from dilocoxd.store.log_record import (
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 
 SUFFIX = ".entry"
+_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Of a file system without links (FAT, some network file systems), or because two files are on two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,8 @@ class EntryLog:
         self._hashes: list[Digest] = []
         self._bare_below = 0
         """No entry below has a payload any more, as far as retention knows."""
+        self._has_links = True
+        """Files of votes can be linked into the log, as far as we know."""
         self.cut_tail: str = ""
         """Empty, or one sentence about the record that was cut at start."""
         try:
@@ -132,7 +137,8 @@ class EntryLog:
 
     def append_voted(self, signed: SignedEntry, lengths: Sequence[int], voted: Path) -> bool:
         """Add the next entry, durably, by a link to a file that has its payload at PAYLOAD_AT, durable already, each
-        segment with its hash. False: files here cannot be linked, or this one is linked somewhere; nothing is changed.
+        segment with its hash. False: files here cannot be linked, this one is not there any more, or it is linked
+        somewhere; nothing is changed.
 
         After the votes only what they add is written. Raises StoreError, and leaves the log as it was, if the entry
         does not continue the chain, or the disk is full (DiskFull).
@@ -140,12 +146,13 @@ class EntryLog:
         self._check_next(signed, self.height, self.head)
         path = self.path(self.height)
         try:
-            if not _complete(voted, signed, tuple(lengths)):
+            if not (self._has_links and _complete(voted, signed, tuple(lengths))):
                 return False
             try:
                 os.link(voted, path)
-            except OSError:
-                return False  # another file system, or one without links: the payload is copied
+            except OSError as error:
+                self._has_links = error.errno not in _NO_LINKS
+                return False  # the payload is copied
             try:
                 fsync_directory(self._directory)
             except OSError:
@@ -334,9 +341,12 @@ class EntryLog:
 
 def _complete(voted: Path, signed: SignedEntry, lengths: tuple[int, ...]) -> bool:
     """Make a whole record, synced, of a file that has only a payload. False: it is a record somewhere, which must not
-    be written again. Raises OSError."""
+    be written again, or somebody has removed it. Raises OSError."""
     head, rest = encode_around(signed, lengths)
-    fd = os.open(voted, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fd = os.open(voted, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
     try:
         if os.fstat(fd).st_nlink != 1:
             return False

@@ -225,3 +225,33 @@ async def test_what_was_overwritten_early_is_not_taken_for_what_stood_there_befo
     held, log = file.holding(entry_hash(signed.entry)), EntryLog(tmp_path / "log", RUN, GENESIS)
     assert held is not None and log.append_voted(signed, LENGTHS, held)
     assert log.verify() == [] and payload_in(log, 0) == payload_of(0)
+
+
+async def test_commit_goes_on_without_the_file_of_the_vote(tmp_path: Path) -> None:
+    """Somebody has removed it: RESULT has the payload still, and the log has a disk."""
+    (signed,) = chain(1)
+    log = EntryLog(tmp_path / "log", RUN, GENESIS)
+    held = (await voted(tmp_path, signed, payload_of(0))).holding(entry_hash(signed.entry))
+    assert held is not None
+    held.unlink()
+    assert not log.append_voted(signed, LENGTHS, held)
+    log.append(signed, PayloadSource(memfd(payload_of(0)), 0, LENGTHS))
+    assert log.verify() == []
+
+
+async def test_nothing_is_prepared_for_a_link_where_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, tried = EntryLog(tmp_path / "log", RUN, GENESIS), list[object]()
+
+    def no_links(*paths: object) -> None:
+        tried.append(paths)
+        raise OSError(errno.EPERM, "a file system without links")
+
+    monkeypatch.setattr(os, "link", no_links)
+    for index, signed in enumerate(chain(2)):
+        held = (await voted(tmp_path, signed, payload_of(index))).holding(entry_hash(signed.entry))
+        assert held is not None and not log.append_voted(signed, LENGTHS, held)
+        assert (held.stat().st_size > PAYLOAD_AT + sum(LENGTHS)) == (index == 0), "completed, and synced, for nothing"
+        log.append(signed, PayloadSource(memfd(payload_of(index)), 0, LENGTHS))
+    assert len(tried) == 1 and log.verify() == []
