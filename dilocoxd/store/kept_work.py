@@ -162,6 +162,16 @@ class KeptWorkStore:
             raise store_error("looking at kept work", self._directory, error) from error
         return [work for work in found if work is not None]
 
+    def clear_unfinished(self) -> None:
+        """What a crash has left half written, and what was begun early; no work is lost. Raises StoreError."""
+        with self._writing:
+            self._writer.drop()
+            try:
+                for path in self._directory.glob(f"*{SUFFIX}{TEMPORARY_SUFFIX}"):
+                    path.unlink(missing_ok=True)
+            except OSError as error:
+                raise store_error("clearing unfinished work", self._directory, error) from error
+
     def forget(self, phase: PhaseId) -> None:
         """Its work is not to be made good, whatever becomes of the chain. Raises StoreError."""
         try:

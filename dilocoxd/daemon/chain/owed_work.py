@@ -8,10 +8,12 @@ does it. Decides nothing about chains: recovery tells which entries leave and wh
 import asyncio
 from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 
+from dilocoxd.daemon.chain.early_writes import EarlyWrites
 from dilocoxd.daemon.chain.ledger import Ledger
-from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps
+from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps, Place
 from dilocoxd.daemon.site.interface import TrainingSite
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PeerId, PhaseId
@@ -35,6 +37,7 @@ class WorkKeeper:
     site: TrainingSite
     kept: KeptWorkStore
     events: EventLog
+    early: EarlyWrites = field(default_factory=EarlyWrites)
 
     async def keep(self, entry: Entry, maps: PayloadMaps) -> None:
         """Before a vote for `entry`: keep what OUTBOX and RESULT say that we gave. Raises StoreError."""
@@ -54,6 +57,7 @@ class WorkKeeper:
             content = tuple(sorted(self.site.status().in_flight_content.items()))
             place = entry.place_of(self.me)
             work = KeptWork(phase, int(entry.round), digest, payloads.num_passes, content=content, place=place)
+            self.early.call_off()
             await asyncio.to_thread(self.kept.keep, work, body)
 
     async def keep_early(self, payloads: PayloadMap, segment: int) -> None:
@@ -61,8 +65,8 @@ class WorkKeeper:
         written while the exchange runs."""
         piece = self._own_piece(payloads, segment)
         at = piece.offset - payloads.span(payloads.num_passes - 1)[0]
-        num_items = len(self.site.status().in_flight_content)
-        await asyncio.to_thread(self.kept.keep_early, piece, at, num_items)
+        num_items, place = len(self.site.status().in_flight_content), Place(OUTBOX, piece.offset, piece.length)
+        await self.early.write(place, partial(self.kept.keep_early, piece, at, num_items))
 
     def _own_piece(self, payloads: PayloadMap, segment: int) -> Piece:
         place = payloads.own(OUTBOX, payloads.num_passes - 1, segment)
@@ -81,6 +85,7 @@ class WorkKeeper:
 
     async def starting_point(self, ledger: Ledger) -> StartingPoint:
         """What chain and disk say of our work once we have caught up. Raises StoreError."""
+        await asyncio.to_thread(self.kept.clear_unfinished)
         contents = await asyncio.to_thread(self.kept.contents)
         return StartingPoint(await ledger.own_phases(), contents, await asyncio.to_thread(self._newest, ledger))
 

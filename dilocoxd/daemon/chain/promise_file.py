@@ -10,9 +10,11 @@ import asyncio
 import contextlib
 from collections.abc import Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
+from dilocoxd.daemon.chain.early_writes import EarlyWrites
 from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
 from dilocoxd.daemon.chain.voted_payload import VotedPayload
 from dilocoxd.errors import StoreError, WireError
@@ -37,8 +39,9 @@ class PromiseFile:
         self._reverts_path = directory / "reverts"
         self._path = directory / "promise"
         self._payload = VotedPayload(directory / "promise.payload")
-        self._writes = asyncio.Lock()
-        """Held by who writes a payload."""
+        self._early = EarlyWrites()
+        self._is_new = False
+        """Whether a payload was written for the entry that is promised next: not, if it is that of the lock before."""
         self._is_right = False
         """Whether what was written last is the payload of the entry that is promised next."""
         self._held: Digest | None = None
@@ -67,8 +70,9 @@ class PromiseFile:
             except StoreError as error:
                 failures.append(error)
 
+        self._early.call_off()
         # None is cancelled when another fails: no thread reads RESULT, or writes, once this has returned.
-        async with self._writes, asyncio.TaskGroup() as group:
+        async with self._early.turn, asyncio.TaskGroup() as group:
             copied = asyncio.to_thread(self._keep_payload, promise, result_fd, payloads)
             group.create_task(to_its_end(copied), name="payload of a vote")
             group.create_task(to_its_end(asyncio.to_thread(self._stage, promise)), name="promise")
@@ -84,8 +88,7 @@ class PromiseFile:
 
         Whatever is wrong with it is found, and told, by `save`.
         """
-        async with self._writes:
-            await asyncio.to_thread(self._payload.write_early, result_fd, place.offset, place.length)
+        await self._early.write(place, partial(self._payload.write_early, result_fd, place.offset, place.length))
 
     def holding(self, entry: Digest) -> Path | None:
         """The file that has the payload of this entry as EntryLog.append_voted wants it; None: there is none."""
@@ -101,8 +104,10 @@ class PromiseFile:
             self._temporary.unlink(missing_ok=True)
 
     def _keep_payload(self, promise: Promise, result_fd: int, payloads: PayloadMaps) -> None:
+        """Unless it is there: each attempt behind a vote promises its lock once more, and may have used RESULT anew."""
         entry = promise.entry
-        if entry is not None:
+        self._is_new = entry is not None and (self._held != entry_hash(entry) or not self._payload.path.exists())
+        if entry is not None and self._is_new:
             lengths = payloads.at(entry.lowrank_r).lengths
             self._is_right = self._payload.finish(result_fd, lengths, entry.result_hashes)
 
@@ -111,7 +116,7 @@ class PromiseFile:
 
     def _publish(self, promise: Promise) -> None:
         try:
-            if promise.entry is not None:
+            if self._is_new:
                 self._held = None
                 self._payload.temporary.replace(self._payload.path)  # first: no promise stands without its payload
             self._temporary.replace(self._path)
@@ -119,7 +124,7 @@ class PromiseFile:
         except OSError as error:
             self._forget_temporaries()
             raise store_error("keeping what we promise", self._path, error) from error
-        if promise.entry is not None and self._is_right:
+        if promise.entry is not None and self._is_new and self._is_right:
             self._held = entry_hash(promise.entry)
 
     async def save_reverts(self, taken_back: tuple[TakeBack, ...]) -> None:
@@ -148,6 +153,7 @@ class PromiseFile:
         return await asyncio.to_thread(self._load, result_fd, payloads)
 
     def _load(self, result_fd: int, payloads: PayloadMaps) -> KeptPromise | None:
+        self._forget_temporaries()  # what a crash has left: who only watches from now on would never do it
         try:
             promise = decode_struct(Promise, self._path.read_bytes(), size_max=ENTRY_BYTES_MAX)
         except FileNotFoundError:

@@ -132,3 +132,21 @@ def test_disk_that_is_full_early_is_told_when_work_is_kept(tmp_path: Path, monke
     with pytest.raises(StoreError, match="free space"):
         early_and_kept(tmp_path, BODY, BODY, 1)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_crash_left_unfinished_is_cleared(tmp_path: Path) -> None:
+    """By whatever version: one file for each crash, of the length of a payload."""
+    kept, fd = KeptWorkStore(tmp_path), os.memfd_create("payload")
+    try:
+        os.pwrite(fd, BODY, 0)
+        kept.keep(KeptWork(PhaseId(1), 2, Digest(bytes(32))), [Piece(fd, 0, len(BODY))])
+        for name in ("next.work.tmp", "7.work.tmp"):
+            (tmp_path / name).write_bytes(bytes(100))
+        kept.clear_unfinished()
+        assert [path.name for path in tmp_path.iterdir()] == ["1.work"]
+        kept.keep_early(Piece(fd, 0, len(BODY)), 0, 0)
+        kept.keep(KeptWork(PhaseId(2), 2, Digest(bytes(32))), [Piece(fd, 0, len(BODY))])
+        assert check_work(work_path(tmp_path, PhaseId(2))).body_bytes == len(BODY)
+    finally:
+        os.close(fd)
+    KeptWorkStore(tmp_path / "none").clear_unfinished()

@@ -1,11 +1,13 @@
 """Where a site that comes back finds how much its newest contribution was counted: kept work, the log, or nowhere."""
 
+import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.daemon.chain.owed_work import WorkKeeper
-from dilocoxd.daemon.chain.payload_map import PayloadMaps
+from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps
 from dilocoxd.ids import Digest, PhaseId
 from dilocoxd.machines.phase.settings import CountedIn
 from dilocoxd.store.kept_work import KeptWork, KeptWorkStore, Piece, work_path
@@ -77,3 +79,39 @@ async def test_a_chain_that_never_named_us_says_nothing(tmp_path: Path) -> None:
     ledger, site = await opened(tmp_path, [])
     start = await WorkKeeper(ME, site, KeptWorkStore(tmp_path / "work"), EventLog(None)).starting_point(ledger)
     assert (start.own_phases, start.newest) == (frozenset(), None)
+
+
+async def test_start_clears_what_a_crash_left_unfinished(tmp_path: Path) -> None:
+    ledger, site = await opened(tmp_path, true_chain(1))
+    left = tmp_path / "work" / "next.work.tmp"
+    left.parent.mkdir()
+    left.write_bytes(bytes(100))
+    await WorkKeeper(ME, site, KeptWorkStore(tmp_path / "work"), EventLog(None)).starting_point(ledger)
+    assert not left.exists()
+
+
+async def test_a_slow_disk_keeps_one_thread_from_those_who_send(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each segment that is given asks to be written early; threads are few, and others read what is sent."""
+    _, site = await opened(tmp_path, true_chain(1))
+    keeper, goes_on, begun = (
+        WorkKeeper(ME, site, KeptWorkStore(tmp_path), EventLog(None)),
+        threading.Event(),
+        list[int](),
+    )
+
+    def slow(kept: KeptWorkStore, piece: Piece, at: int, num_items: int) -> None:
+        begun.append(at)
+        goes_on.wait(60)
+
+    monkeypatch.setattr(KeptWorkStore, "keep_early", slow)
+    async with asyncio.TaskGroup() as group:
+        for segment in (0, 1) * 20:
+            group.create_task(keeper.keep_early(PayloadMap((fake_site.LENGTHS,)), segment))
+        while not begun:
+            await asyncio.sleep(0)
+        await asyncio.to_thread(len, "what is sent")
+        assert begun == [0]
+        goes_on.set()
+    assert begun == [0, fake_site.LENGTHS[0], 0]

@@ -3,12 +3,15 @@
 import asyncio
 import errno
 import os
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dilocoxd.daemon.chain.payload_map import PayloadMaps, Place
 from dilocoxd.daemon.chain.promise_file import PromiseFile
+from dilocoxd.daemon.chain.voted_payload import VotedPayload
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
 from dilocoxd.machines.round.outputs import Promise
@@ -227,6 +230,21 @@ async def test_what_was_overwritten_early_is_not_taken_for_what_stood_there_befo
     assert log.verify() == [] and payload_in(log, 0) == payload_of(0)
 
 
+async def test_payload_of_a_lock_outlasts_the_attempts_behind_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They use RESULT anew, and each promises the lock once more: what it is locked on is on disk, and stays there."""
+    (signed,) = chain(1)
+    file, written = await voted(tmp_path, signed, payload_of(0)), list[bytes]()
+    monkeypatch.setattr(durable, "write_all", lambda fd, data, offset: written.append(bytes(data)) or len(data))
+    await file.save(replace(vote(signed), attempt=Attempt(1)), memfd(payload_of(0, b"of another attempt")), MAP)
+    again = PromiseFile(tmp_path)
+    kept = await again.load(memfd(bytes(8)), MAP)
+    assert kept is not None and kept.promise.attempt == 1
+    assert kept.results_held
+    assert not written, "it was written again"
+
+
 async def test_commit_goes_on_without_the_file_of_the_vote(tmp_path: Path) -> None:
     """Somebody has removed it: RESULT has the payload still, and the log has a disk."""
     (signed,) = chain(1)
@@ -255,3 +273,42 @@ async def test_nothing_is_prepared_for_a_link_where_there_are_none(
         assert (held.stat().st_size > PAYLOAD_AT + sum(LENGTHS)) == (index == 0), "completed, and synced, for nothing"
         log.append(signed, PayloadSource(memfd(payload_of(index)), 0, LENGTHS))
     assert len(tried) == 1 and log.verify() == []
+
+
+async def test_vote_waits_for_no_early_writing_that_has_not_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attempts that fail on a slow disk: what they wanted to be written early is one writing for each place."""
+    (signed,) = chain(1)
+    file, result, goes_on, begun = PromiseFile(tmp_path), memfd(payload_of(0)), threading.Event(), list[int]()
+    write_early = VotedPayload.write_early
+
+    def slow(payload: VotedPayload, source: int, offset: int, length: int) -> None:
+        begun.append(offset)
+        goes_on.wait(60)
+        write_early(payload, source, offset, length)
+
+    monkeypatch.setattr(VotedPayload, "write_early", slow)
+    async with asyncio.TaskGroup() as group:
+        early = [group.create_task(file.write_early(result, place)) for _ in range(50) for place in (FIRST, SECOND)]
+        while not begun:
+            await asyncio.sleep(0)
+        waiting = [task for task in early if not task.done()]
+        assert len(waiting) <= 3, "one for each place, and the one that is written"
+        group.create_task(file.save(vote(signed), result, MAP))
+        await asyncio.sleep(0)
+        goes_on.set()
+    assert begun == [FIRST.offset]
+    kept = await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
+    assert kept is not None and kept.results_held
+
+
+async def test_start_removes_what_a_crash_left_half_written(tmp_path: Path) -> None:
+    """The vote of a site that only watches from now on would never do it."""
+    (signed,) = chain(1)
+    await voted(tmp_path, signed, payload_of(0))
+    for name in ("promise.tmp", "promise.payload.tmp"):
+        (tmp_path / name).write_bytes(bytes(100))
+    kept = await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
+    assert kept is not None and kept.results_held
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["promise", "promise.payload"]
