@@ -2,7 +2,8 @@
 
 A branch that was checked can still turn out to be false, or its payloads may be had from nobody. Then the log goes back
 to what it was: an acknowledged entry is lost to a heavier chain only, never to the promise of one (rule R-d). Records
-and snapshots are hard links, so keeping them costs no space. Source: protocol/09-catching-up.md, L14, L15.
+and snapshots are hard links, so keeping them costs no space (copies, on a file system without links). Source:
+protocol/09-catching-up.md, L14, L15.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from dilocoxd.store.durable import Corrupt, fsync_directory, make_directory, store_error
+from dilocoxd.store.durable import Corrupt, fsync_directory, link_or_copy, make_directory, store_error
 from dilocoxd.store.log import SUFFIX, EntryLog, PayloadSource
 from dilocoxd.store.log_record import read_record
 from dilocoxd.store.snapshots import link_snapshot, list_rounds
@@ -48,7 +49,7 @@ class Aside:
                     continue  # retention has dropped it meanwhile, or it is damaged: nothing leads on from it
             for index in range(height, log.height):
                 path = log.path(index)
-                os.link(path, self._directory / path.name)
+                link_or_copy(path, self._directory / path.name)
             fsync_directory(self._directory)
         except OSError as error:
             raise store_error("keeping the entries that a fork drops", self._directory, error) from error
@@ -94,7 +95,7 @@ class Aside:
         for path in reversed(self._paths()):
             path.unlink()
         for path in self._directory.iterdir():
-            shutil.rmtree(path)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()  # a file: of a copy that a crash cut short
         fsync_directory(self._directory)
 
     def _paths(self) -> list[Path]:

@@ -22,6 +22,8 @@ from dilocoxd.errors import ConfigError, StoreError
 
 TEMPORARY_SUFFIX = ".tmp"
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a link ends in on a file system without them (FAT, some network file systems), or between two of them."""
 
 
 class DiskFull(StoreError):
@@ -191,6 +193,26 @@ def fsync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """Let `target` be the same file, by a link, which takes no space; where there are no links, a synced copy, whole or
+    not there. The directory is the caller's to sync. Raises OSError."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        temporary = target.with_name(target.name + TEMPORARY_SUFFIX)
+        try:
+            with source.open("rb") as read, temporary.open("wb") as written:
+                shutil.copyfileobj(read, written, EarlyWriter.SYNC_BYTES)
+                written.flush()
+                os.fsync(written.fileno())
+            temporary.replace(target)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
 
 
 def make_directory(path: Path) -> None:

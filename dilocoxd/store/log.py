@@ -8,7 +8,6 @@ Source: docs/internals.md section 5, ADR 0005. One process (the daemon) writes; 
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,15 @@ from pathlib import Path
 
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest, RoundIndex, RunId
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, make_directory, store_error, write_all
+from dilocoxd.store.durable import (
+    NO_LINKS,
+    TEMPORARY_SUFFIX,
+    Corrupt,
+    fsync_directory,
+    make_directory,
+    store_error,
+    write_all,
+)
 from dilocoxd.store.log_record import (
     PAYLOAD_AT,
     PIECE_BYTES,
@@ -31,8 +38,6 @@ from dilocoxd.store.log_record import (
 from dilocoxd.wire.entry import SignedEntry, entry_hash
 
 SUFFIX = ".entry"
-_NO_LINKS = (errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS)
-"""Of a file system without links (FAT, some network file systems), or because two files are on two of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +156,7 @@ class EntryLog:
             try:
                 os.link(voted, path)
             except OSError as error:
-                self._has_links = error.errno not in _NO_LINKS
+                self._has_links = error.errno not in NO_LINKS
                 return False  # the payload is copied
             try:
                 fsync_directory(self._directory)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd.errors import StoreError
-from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, store_error, write_file
+from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, fsync_directory, link_or_copy, store_error, write_file
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.limits import SEGMENTS_MAX
 from dilocoxd.wire.state_digest import Leaf, Root, differing
@@ -280,7 +280,7 @@ def _remove(directory: Path) -> None:
 
 
 def link_snapshot(source: Path, target: Path) -> None:
-    """Let `target` be the same snapshot, durably, by hard links: it takes no space.
+    """Let `target` be the same snapshot, durably, by hard links where there are some: they take no space.
 
     Raises Corrupt when `source` is not there, or not all of it, and StoreError.
     """
@@ -289,7 +289,7 @@ def link_snapshot(source: Path, target: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         for file in index.files:
-            os.link(source / file.name, temporary / file.name)
+            link_or_copy(source / file.name, temporary / file.name)
     except FileNotFoundError as error:
         raise Corrupt(f"snapshot {source} is not complete ({error.filename}); delete the snapshot") from error
     except OSError as error:

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.credentials import is_credential
-from dilocoxd.store.durable import fsync_directory
+from dilocoxd.store.durable import NO_LINKS, fsync_directory
 from dilocoxd.wire.entry import Signature
 
 KEY_BITS: Final = 2048
@@ -124,13 +124,24 @@ def create(path: Path) -> Identity:
             file.write(_wrap_protobuf(der))
             file.flush()
             os.fsync(file.fileno())
-        os.link(temporary, path)
+        _name(temporary, path)
         fsync_directory(path.parent)
     except FileExistsError:
         raise ConfigError(f"identity key {path} exists already; remove it first if a new identity is wanted") from None
     finally:
         temporary.unlink(missing_ok=True)
     return load(path)
+
+
+def _name(temporary: Path, path: Path) -> None:
+    """Let `temporary` be `path`. Raises FileExistsError, OSError."""
+    try:
+        os.link(temporary, path)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        temporary.replace(path)
 
 
 def load(path: Path) -> Identity:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.durable import DiskFull
 from dilocoxd.store.log import EntryLog
+from dilocoxd.store.snapshots import verify
 from tests.unit.store.chains import GENESIS, RUN, new_log
 from tests.unit.store.test_snapshots import make
 
@@ -77,3 +80,46 @@ def test_folder_of_the_log_is_durable_before_its_first_entry(tmp_path: Path, mon
         ("mkdir", tmp_path / "moved"),
         ("fsync", tmp_path / "moved"),
     ]
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP])
+def test_branch_is_copied_where_files_cannot_be_linked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    log, aside, calls = new_log(tmp_path / "log", 4), Aside(tmp_path / "aside"), recorded(monkeypatch)
+    snapshot, head = make(tmp_path / "snapshots", 3, size=100), log.head
+    monkeypatch.setattr(os, "link", no_links)
+    aside.leave(log, 2, [snapshot])
+    assert ("fsync", tmp_path / "aside" / f"{log.path(3).name}.tmp") in calls, "a copy may be lost, but the log is cut"
+    assert (log.height, len(aside.entries())) == (2, 2)
+    aside.put_back(log, tmp_path / "snapshots")
+    assert (log.head, log.verify()) == (head, [])
+    assert verify(tmp_path / "snapshots" / "3").total_bytes == 100
+
+
+def test_copy_that_a_crash_or_a_full_disk_cut_short_is_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, aside = new_log(tmp_path / "log", 3), Aside(tmp_path / "aside")
+    with monkeypatch.context() as patch:
+
+        def no_links(*_: object) -> None:
+            raise OSError(errno.EPERM, "no links")
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, "no space")
+
+        patch.setattr(os, "link", no_links)
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DiskFull, match="free space"):
+            aside.leave(log, 1, [])
+    assert log.height == 3 and not list((tmp_path / "aside").iterdir())
+    (tmp_path / "aside" / f"{log.path(2).name}.tmp").write_bytes(b"half")
+    assert aside.is_empty() and aside.entries() == []
+    aside.leave(log, 1, [])
+    assert len(aside.entries()) == 2
+    aside.clear()
+    assert not list((tmp_path / "aside").iterdir())

@@ -1,6 +1,8 @@
 """The identity key: hivemind reads the same peer id from our file; wrong files are one clear sentence."""
 
+import errno
 import hashlib
+import os
 from pathlib import Path
 
 import base58
@@ -23,6 +25,19 @@ def test_key_file_is_private_and_gives_the_same_peer_again(mine: identity.Identi
     assert mine.path.stat().st_mode & 0o777 == 0o600
     assert identity.load_or_create(mine.path).peer_id == mine.peer_id
     assert [path.name for path in mine.path.parent.iterdir()] == ["identity.key"]
+
+
+def test_key_is_made_where_files_cannot_be_linked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    made = identity.create(tmp_path / "identity.key")
+    assert [path.name for path in tmp_path.iterdir()] == ["identity.key"]
+    assert identity.load(made.path).peer_id == made.peer_id
+    with pytest.raises(ConfigError, match="exists already"):
+        identity.create(made.path)
+    assert identity.load(made.path).peer_id == made.peer_id and len(list(tmp_path.iterdir())) == 1
 
 
 def test_peer_id_is_the_hash_of_the_libp2p_public_key(mine: identity.Identity) -> None:
