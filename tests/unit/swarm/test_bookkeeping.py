@@ -167,16 +167,26 @@ async def test_who_does_not_send_what_he_took_from_the_upload_limit_leaves_it_to
 
 
 async def order_of(bucket: TokenBucket, *asked: tuple[PeerId, int]) -> list[PeerId]:
-    """Receivers in the order in which they were let go, of those that ask in this order at one moment."""
+    """Receivers in the order in which they were let go, of those that ask in this order at one moment, however long
+    the machine takes for it."""
     order: list[PeerId] = []
+    loop = asyncio.get_running_loop()
+    now = [loop.time()]
 
     async def wait(peer: PeerId, num_bytes: int) -> None:
         await bucket.take(peer, num_bytes)
         order.append(peer)
 
-    async with asyncio.TaskGroup() as group:
-        for peer, num_bytes in asked:
-            group.create_task(wait(peer, num_bytes))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(loop, "time", lambda: now[0])
+        async with asyncio.TaskGroup() as group:
+            for peer, num_bytes in asked:
+                group.create_task(wait(peer, num_bytes))
+            await asyncio.sleep(0)
+            assert not order, "all have asked before time goes on"
+            while len(order) < len(asked):
+                now[0] += 0.001
+                await asyncio.sleep(0)
     return order
 
 
@@ -214,6 +224,27 @@ async def test_who_asks_anew_after_each_piece_has_its_turns_beside_who_waits_wit
                 await asyncio.sleep(0)
             bucket.give_back(10_000)
     assert order[:16].count(OTHER) >= 7, "a turn of each, in turn"
+
+
+async def test_payload_that_a_node_did_not_send_is_no_burst_of_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others waited for it all the time; what they may send at once is what they always may."""
+    loop = asyncio.get_running_loop()
+    now, bucket = [loop.time()], TokenBucket(1.0, burst_bytes=100)
+    monkeypatch.setattr(loop, "time", lambda: now[0])
+    node = asyncio.create_task(bucket.take(PEER, 1000))
+    others = [asyncio.create_task(bucket.take(OTHER, 100)) for _ in range(9)]
+    await asyncio.sleep(0)
+    now[0] += 900
+    await node
+    bucket.give_back(1000)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert sum(task.done() for task in others) == 1
+    now[0] += 100
+    await others[1]
+    assert not others[2].done()
+    for task in others[2:]:
+        task.cancel()
 
 
 async def test_who_leaves_the_line_of_the_upload_limit_holds_up_nobody() -> None:
