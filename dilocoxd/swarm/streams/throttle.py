@@ -80,9 +80,7 @@ class TokenBucket:
     def give_back(self, num_bytes: int) -> None:
         """So many bytes of those that were taken are not sent: whoever comes next has them."""
         if self.bytes_per_s > 0:
-            now = (
-                asyncio.get_running_loop().time()
-            )  # a full bucket, not more, for who waited all the while
+            now = asyncio.get_running_loop().time()  # a full bucket, not more, for who waited all the while
             self._free_at = max(self._free_at - num_bytes / self.bytes_per_s, now)
             self._let_go()
 
