@@ -157,6 +157,21 @@ def check_phases(verdict: Verdict, left: list[Left]) -> None:
     verdict.values["phases"] = dict(totals)
 
 
+def check_undisturbed(verdict: Verdict, left: list[Left]) -> None:
+    """`check_phases` for sites that nobody touched: none of their phases died, and only the last was in flight at the
+    end. Forks are no fault: where a site has no CPU for longer than it is waited for, others may go on without it (end
+    of protocol/06-rounds.md), and what the lost branch had is in the error feedback."""
+    check_phases(verdict, left)
+    for one in left:
+        closed = {record["phase"] for record in one.of("phase.closed")}
+        verdict.require(closed == set(range(len(closed))), f"{one.name}: its phases are {sorted(closed)}")
+        fates = fates_of(one.events)
+        died = sorted(phase for phase, fate in fates.items() if fate == "died")
+        verdict.require(not died, f"{one.name}: phases {died} died, and nobody killed it")
+        flying = {phase for phase, fate in fates.items() if fate == "saved"} - phases_in(one.chain, one.peer)
+        verdict.require(flying <= {max(closed, default=0)}, f"{one.name}: phases {sorted(flying)} were in flight")
+
+
 def phases_in(chain: list[dict[str, Any]], peer: str) -> set[int]:
     """Phases of a peer that the chain counts."""
     return {c["phase"] for row in chain for c in row["contributors"] if c["peer"] == peer}

@@ -7,13 +7,14 @@ that two cores are enough, and nothing of theirs is ever touched. `pytest -s` pr
 
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import psutil
 import pytest
 
-from tests.chaos.judge import NOTHING_TRAINED
+from tests.chaos.judge import Left, Verdict, check_undisturbed, fates_of
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import Event, Fault, events_of, now, wait_event
@@ -175,32 +176,25 @@ def test_site_comes_back_and_all_anchors_are_equal(swarm: Swarm, victim: str, mo
     assert_states_agree(*swarm.members)
 
 
-def phases_of(site: SiteProcess, peer: str) -> tuple[set[int], set[int], set[int], set[int]]:
-    """Phases that a stopped site closed with something in them; of those in the chain; kept in its error feedback;
-    given up before that."""
-    closed = {e["phase"] for e in events_of(site, "phase.closed")}
-    assert closed == set(range(len(closed))), "its trainers were never disturbed"
-    named = {c.phase for signed in log_of(site).entries() for c in signed.entry.contributions if c.peer == peer}
-    settled = events_of(site, "contribution.settled")
-    kept = {e["phase"] for e in settled if not e["is_included"]}
-    assert named >= {e["phase"] for e in settled if e["is_included"]}
-    refused = events_of(site, "contribution.refused")
-    # An entry that a slow site only hears of may replace the state under a phase that had just begun.
-    empty = {e["phase"] for e in refused if e["reason"].startswith(NOTHING_TRAINED)}
-    return closed - empty, named, kept, {e["phase"] for e in refused} - empty
+def left_by(site: SiteProcess, peer: str) -> Left:
+    """What a stopped site has on its disk."""
+    entries = [signed.entry for signed in log_of(site).entries()]
+    chain = [{"contributors": [{"peer": c.peer, "phase": c.phase} for c in entry.contributions]} for entry in entries]
+    return Left(site.name, peer, events_of(site), chain)
 
 
 def test_in_the_end_no_phase_of_the_others_is_lost(swarm: Swarm) -> None:
     peers = {site.name: site.says("peer_id") for site in swarm.members}
     assert [site.stop() for site in (swarm.c, swarm.a, swarm.b)] == [0, 0, 0]
     assert_logs_agree(*swarm.members)
-    for survivor in (swarm.a, swarm.c):
-        closed, named, kept, refused = phases_of(survivor, peers[survivor.name])
-        assert not refused
-        lost = closed - named - kept
-        assert lost <= {max(closed)}, "only what was in flight at the end is nowhere but in the feedback on disk"
-        print(f"{survivor.name}: {len(closed)} phases, {len(named)} in the chain, {len(kept)} kept in the feedback")
-        assert (survivor.run_dir / "site" / "feedback.safetensors").exists()
+    survivors = [left_by(site, peers[site.name]) for site in (swarm.a, swarm.c)]
+    verdict = Verdict()
+    check_undisturbed(verdict, survivors)
+    assert not verdict.violations, verdict.violations
+    for survivor in survivors:
+        print(f"{survivor.name}: {Counter(fates_of(survivor.events).values())}")
+    for site in (swarm.a, swarm.c):
+        assert (site.run_dir / "site" / "feedback.safetensors").exists()
     print("| moment | victim | noticed s | running again s | in an entry again s | longest gap of the others s |")
     for cell in swarm.cells:
         figures = (cell.noticed_s, cell.running_s, cell.in_round_s, cell.gap_s)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.judge import Left, Verdict, check_phases, fates_of, loss_curve, loss_excess
+from tests.chaos.judge import Left, Verdict, check_phases, check_undisturbed, fates_of, loss_curve, loss_excess
 from tests.chaos.plan import SECONDS, make_plan
 
 
@@ -77,6 +77,39 @@ def test_phase_that_a_lost_fork_dropped_must_have_been_returned() -> None:
 
 def test_phase_without_a_fate_is_lost() -> None:
     assert judged([closed(1)]).violations == ["a: phase 1 was closed and has no fate"]
+
+
+def undisturbed(events: list[dict[str, Any]], *phases_in_chain: int) -> list[str]:
+    verdict = Verdict()
+    chain = [row(index, ("QmA", phase)) for index, phase in enumerate(phases_in_chain)]
+    check_undisturbed(verdict, [Left("a", "QmA", events, chain)])
+    return verdict.violations
+
+
+STOPPED = event("daemon.stopped")
+
+
+def test_a_fork_costs_who_was_never_touched_no_phase() -> None:
+    made = [closed(phase) for phase in range(4)]
+    lives = [*made, settled(0, is_included=True), settled(1, is_included=True), settled(2, is_included=False)]
+    returned = event("contribution.returned", phase=1, is_withdrawn=False)
+    assert undisturbed([*lives, returned, STOPPED], 0) == []
+    assert undisturbed([*lives, STOPPED], 0) == ["a: phase 1 was settled as included and is not in the chain"]
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([closed(0), closed(1), closed(2), STOPPED], "phases [0, 2] were in flight"),
+        ([closed(0), closed(1), settled(1, is_included=True), STOPPED], "phases [0] were in flight"),
+        ([closed(0), event("daemon.started"), closed(1), settled(1, is_included=True)], "phases [0] died"),
+        ([closed(1), settled(1, is_included=True), STOPPED], "its phases are [1]"),
+        ([closed(0), closed(1), settled(1, is_included=True)], "phase 0 was closed and has no fate"),
+    ],
+)
+def test_who_was_never_touched_has_nothing_to_excuse_a_lost_phase(events: list[dict[str, Any]], told: str) -> None:
+    (violation,) = undisturbed(events, 1)
+    assert told in violation
 
 
 def test_losses_are_compared_at_equal_tokens() -> None:
