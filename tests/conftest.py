@@ -4,11 +4,13 @@ The longest files come first: run two at a time, one of them would else be left 
 """
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.harness.kept_handlers import kept_handlers
 from tests.harness.running.warm import WARM_VARIABLE
 
 LONGEST = (
@@ -30,6 +32,13 @@ os.environ.setdefault(WARM_VARIABLE, "1")
 # A site that nobody tells otherwise has a thread for each core, and those that wait for each other spin: on a machine
 # that others use too, an inner step of 8 ms costs half a second of CPU.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    """No fixture: hypothesis refuses those of a test that it runs many times."""
+    with kept_handlers():
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
