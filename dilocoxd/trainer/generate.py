@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from dilocoxd.config.manifest import load_manifest
@@ -22,7 +21,7 @@ from dilocoxd.errors import ConfigError, DilocoxdError
 from dilocoxd.models import ModelConfig, StageModule
 from dilocoxd.trainer.data import PreparedData, prepare
 from dilocoxd.trainer.settings import make_settings
-from dilocoxd.trainer.tokens.vocabulary import whole_texts
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, whole_texts
 from dilocoxd.trainer.whole import flat_layout, whole_model
 
 DEFAULT_PROMPTS = ("The ", "A kind of ", "One who ", "Of or pertaining to ")
@@ -88,7 +87,7 @@ def generate_lines(
 ) -> list[str]:
     """One line of text per prompt, from the parameters in the flat ``vector``."""
     model = whole_model(config, vector)
-    tokenizer = whole_texts(Tokenizer.from_file(str(prepared.tokenizer_path())))
+    tokenizer = whole_texts(load_tokenizer(prepared.tokenizer_path()))
     lines: list[str] = []
     for index, prompt in enumerate(prompts):
         start: list[int] = tokenizer.encode(prompt).ids

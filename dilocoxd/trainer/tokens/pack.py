@@ -31,6 +31,7 @@ from dilocoxd.trainer.tokens.folders import require_free
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TextFile, TextPiece, cut, list_inputs, splits_of
 from dilocoxd.trainer.tokens.limits import bound_memory
 from dilocoxd.trainer.tokens.store import HELD, INDEX, TOKENIZER, TRAIN, StoreIndex
+from dilocoxd.trainer.tokens.tried import remember, survived
 from dilocoxd.trainer.tokens.vocabulary import (
     end_token,
     load_tokenizer,
@@ -215,16 +216,17 @@ def _packing(pieces: list[TextPiece], out: Path, settings: PackSettings, num: in
         raise StoreError(f"cannot write to {out}: {error}; free space, then repeat the command, it goes on") from error
 
 
-def _begin(parent: int) -> None:
+def _begin(parent: int, tried: tuple[bytes, ...]) -> None:
     """A process that packs."""
     die_with_parent(parent)
+    remember(tried)
     bound_memory()
 
 
 def _in_processes(pieces: list[TextPiece], out: Path, settings: PackSettings, num: int) -> Iterator[PackedPiece]:
     # Forked children of a process with threads can hang; each loads its own tokenizer.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num, context, _begin, (os.getpid(),)) as pool:
+    with ProcessPoolExecutor(num, context, _begin, (os.getpid(), survived())) as pool:
         waiting: list[Future[PackedPiece]] = [pool.submit(pack_piece, out, piece, settings) for piece in pieces]
         try:
             for future in as_completed(waiting):

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens.store import TOKENIZER
+from dilocoxd.trainer.tokens.tried import fault_of
 
 _END_TOKENS: Final = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>")
 """Usual names, tried in this order when tokenizer_config.json names none."""
@@ -23,7 +24,10 @@ _ID_MAX: Final = (1 << 24) - 1
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer at `path`, a tokenizer.json or a folder with one. Raises ConfigError."""
+    """The tokenizer at `path`, a tokenizer.json or a folder with one. Raises ConfigError.
+
+    Another process reads it first, with limits, where the library does not raise but dies.
+    """
     file = tokenizer_file(path)
     try:
         if file.stat().st_size > TOKENIZER_FILE_BYTES_MAX:
@@ -36,6 +40,8 @@ def load_tokenizer(path: Path) -> Tokenizer:
     if largest > _ID_MAX:
         # The library takes memory and time for every id below the largest.
         raise ConfigError(f"{file} has a token of id {largest}, the largest can be {_ID_MAX}; {_ADVICE}")
+    if fault := fault_of(text):
+        raise ConfigError(f"{file} is no tokenizer ({fault}); {_ADVICE}")
     with LibraryRefusal(file):
         return Tokenizer.from_str(text)
 
