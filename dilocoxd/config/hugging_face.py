@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 CONFIG_CHARACTERS_MAX: Final = 200_000
@@ -14,6 +16,10 @@ FAMILIES: Final = (
 )
 """model_type of families whose chain of stages equals the whole model to the bit; checked again at each start."""
 
+NUMBER_MAX: Final = 1 << 53
+"""What a float holds exactly; larger numbers overflow somewhere in a library."""
+DEPTH_MAX: Final = 8
+"""Tables and lists in each other; those of known models are three deep, and a library copies them by recursion."""
 LABELS_MAX: Final = 1000
 """transformers makes two tables with a line for each: a thousand million of them take all memory."""
 _SIZES: Final = {
@@ -34,27 +40,53 @@ _LEFT_OUT: Final = ("_name_or_path", "transformers_version", "torch_dtype", "dty
 _REFUSED: Final = {
     "quantization_config": "the weights are quantised, and quantised weights cannot be trained; use the original model",
     "auto_map": "the model needs Python code from its files, and dilocoxd runs no such code; use a family it knows",
+    "attribute_map": "the library would read other sizes than those that stand there; remove it",
 }
+_SHOWN_MAX: Final = 80
 
 
 def canonical_config(table: dict[str, Any]) -> str:
     """The text for model.config. Raises ValueError with what to do for a model that no run can have."""
+    _require_plain(table)
     for name, why in _REFUSED.items():
         if table.get(name):
             raise ValueError(f"config.json has {name}: {why}")
     labels = table.get("num_labels", 0)
     if not isinstance(labels, int) or labels > LABELS_MAX:
-        raise ValueError(f"config.json has num_labels = {labels!r}, which means nothing to a language model; remove it")
+        raise ValueError(
+            f"config.json has num_labels = {_shown(labels)}, which means nothing to a language model; remove it"
+        )
     model_type = table.get("model_type")
     if model_type not in FAMILIES:
         raise ValueError(
-            f"model_type {model_type!r} of config.json is not supported: choose one of {', '.join(FAMILIES)}"
+            f"model_type {_shown(model_type)} of config.json is not supported: choose one of {', '.join(FAMILIES)}"
         )
     kept = {name: value for name, value in table.items() if name not in _LEFT_OUT}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     if len(text) > CONFIG_CHARACTERS_MAX:
         raise ValueError(f"config.json has {len(text)} characters, at most {CONFIG_CHARACTERS_MAX}; shorten it")
     return text
+
+
+def _require_plain(table: Mapping[str, Any]) -> None:
+    """Raise ValueError for values that no model has, and that a library turns into all memory or a traceback."""
+    left = [(_shown(name), value, 1) for name, value in table.items()]
+    while left:
+        name, value, depth = left.pop()
+        if isinstance(value, dict | list):
+            if depth > DEPTH_MAX:
+                raise ValueError(f"config.json has {name} with more than {DEPTH_MAX} tables in each other; remove it")
+            inner = value.values() if isinstance(value, dict) else value
+            left += [(name, one, depth + 1) for one in inner]
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"config.json has {name} = {value}, which is no finite number; give one")
+        elif isinstance(value, int) and abs(value) > NUMBER_MAX:
+            raise ValueError(f"config.json has {name} = {_shown(value)}, which no model has; give a smaller number")
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 def parse_config(text: str) -> dict[str, Any]:
@@ -77,7 +109,7 @@ def sizes(table: dict[str, Any]) -> dict[str, int]:
             value = 4 * found["hidden_size"]
         if type(value) is not int or value < 1:
             raise ValueError(
-                f"config.json has no usable {' or '.join(keys)} ({value!r}); use the config of a whole model"
+                f"config.json has no usable {' or '.join(keys)} ({_shown(value)}); use the config of a whole model"
             )
         found[name] = value
     return found
@@ -99,6 +131,20 @@ def idle_parameters(text: str) -> int:
     dense = table.get("first_k_dense_replace")  # deepseek_v3 begins with layers that have none
     layers = found["num_layers"] - (dense if type(dense) is int else 0)
     return max(0, layers) * max(0, num - used) * 3 * found["hidden_size"] * width
+
+
+@functools.lru_cache(maxsize=4)
+def expert_parameters(text: str) -> int:
+    """Of all experts of a model.config, in place of the dense part that `intermediate_size` says; 0 without experts."""
+    table, found = parse_config(text), sizes(parse_config(text))
+    num = next((table[name] for name in _EXPERTS if table.get(name)), None)
+    width, shared = table.get("moe_intermediate_size") or found["intermediate_size"], table.get("n_shared_experts") or 0
+    if not (type(num) is int and type(width) is int and type(shared) is int):
+        return 0
+    dense = table.get("first_k_dense_replace")
+    layers = found["num_layers"] - (dense if type(dense) is int else 0)
+    wider = (num + shared) * width - found["intermediate_size"]
+    return max(0, layers) * max(0, wider) * 3 * found["hidden_size"]
 
 
 def positions(table: dict[str, Any]) -> int:

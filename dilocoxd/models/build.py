@@ -8,6 +8,7 @@ from typing import Final
 import torch
 
 from dilocoxd.errors import ConfigError
+from dilocoxd.models.bounds import LibraryBounds
 from dilocoxd.models.config import CONFIG_KIND, EXTERNAL_KIND, NATIVE_KIND, OWN_KIND, ModelConfig
 from dilocoxd.models.cut import StageSpan
 from dilocoxd.models.llama import NativeStage
@@ -53,7 +54,8 @@ def check_model(config: ModelConfig, *, keeps_documents_apart: bool = False) -> 
     if config.kind == CONFIG_KIND:
         from dilocoxd.models.hf_check import check_cut
 
-        check_cut(config)
+        with LibraryBounds(_family(config)):
+            check_cut(config)
     elif config.kind == OWN_KIND:
         from dilocoxd.models.own import check_own
 
@@ -61,7 +63,8 @@ def check_model(config: ModelConfig, *, keeps_documents_apart: bool = False) -> 
     elif config.kind not in (NATIVE_KIND, EXTERNAL_KIND):
         from dilocoxd.models.hf import check_family
 
-        check_family(config)
+        with LibraryBounds(config.kind):
+            check_family(config)
     if keeps_documents_apart and config.kind != EXTERNAL_KIND:
         check_documents(config)
 

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, DynamicCache
 
-from dilocoxd.config.hugging_face import parse_config
+from dilocoxd.config.hugging_face import parse_config, sizes
 from dilocoxd.errors import ConfigError
+from dilocoxd.models.bounds import NO_MEMORY, said
 from dilocoxd.models.config import ModelConfig
 from dilocoxd.models.cut import StageSpan
 from dilocoxd.models.lora import FROZEN, MARK, adapt, freeze
@@ -41,6 +42,11 @@ _OTHER_NAMES: Final = {
     "gpt2": ChildNames("wte", "h", "ln_f", positions="wpe"),
 }
 _PER_LAYER: Final = ("layer_types", "mlp_layer_types")
+_READ_AS: Final = {
+    "num_hidden_layers": "num_layers", "vocab_size": "vocab_size", "hidden_size": "hidden_size",
+    "num_attention_heads": "num_heads",
+}  # fmt: skip
+"""Of a config object to what the manifest bounds."""
 _EXPERTS: Final = ("num_experts", "num_local_experts", "n_routed_experts")
 _DROPOUTS: Final = ("attention_dropout", "hidden_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop")
 """Off: what a site computes must not depend on how its model is cut, and its validation loss on no dice."""
@@ -180,8 +186,12 @@ class CutStage(StageModule):
 
 
 def library_config(config: ModelConfig) -> Any:
-    """transformers' config object of model.config. Raises ConfigError when the library refuses it."""
-    return config_object(parse_config(config.config))
+    """transformers' config object of model.config. Raises ConfigError when the library refuses it, or reads other
+    sizes than the run."""
+    table = parse_config(config.config)
+    found = config_object(table)
+    _require_sizes(found, table)
+    return found
 
 
 def config_object(table: dict[str, Any]) -> Any:
@@ -194,9 +204,19 @@ def config_object(table: dict[str, Any]) -> Any:
             if getattr(found, name, None) is not None:
                 setattr(found, name, 0.0)
     except (TypeError, ValueError, KeyError, AttributeError, StrictDataclassError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"transformers refuses config.json of a {table.get('model_type')}: {said}") from error
+        raise ConfigError(f"transformers refuses config.json of a {table.get('model_type')}: {said(error)}") from error
     return found
+
+
+def _require_sizes(found: Any, table: dict[str, Any]) -> None:
+    """What the manifest bounds is what the library builds, whichever family's name for it stands there."""
+    known = sizes(table)
+    for name, ours in _READ_AS.items():
+        if getattr(found, name, None) != known[ours]:
+            raise ConfigError(
+                f"transformers reads {name} = {getattr(found, name, None)} in this config.json, a run {known[ours]};"
+                f" give it as {name}, once"
+            )
 
 
 def new_model(config: Any) -> Any:
@@ -209,7 +229,9 @@ def new_model(config: Any) -> Any:
     except (
         *(TypeError, ValueError, KeyError, IndexError, AttributeError, AssertionError, RuntimeError, ArithmeticError),
     ) as error:
-        raise ConfigError(f"transformers cannot build a {config.model_type} from config.json: {error!r}") from error
+        if any(word in str(error) for word in NO_MEMORY):
+            raise
+        raise ConfigError(f"transformers cannot build a {config.model_type} from config.json: {said(error)}") from error
 
 
 def _sliced(full: Any, span: StageSpan) -> Any:

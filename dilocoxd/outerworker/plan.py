@@ -17,6 +17,7 @@ from dilocoxd.compress.lowrank import LowRank
 from dilocoxd.compress.mask import RandomMask
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.compress.transform import NoTransform, Transform
+from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError
 from dilocoxd.models import ModelConfig, param_specs
@@ -40,6 +41,8 @@ from dilocoxd.wire.placement import WHOLE, OuterPart, place
 Table = tuple[tuple[int, ...], ...]
 
 FLOAT_BYTES = 4
+_TOLD_TIMES, _TOLD_ROOM = 4, 1 << 26
+"""A model may have so many times the parameters that its sizes tell: heads may be wider than they say."""
 HEADER_BYTES = local_buffers.HEADER_BYTES
 
 
@@ -292,6 +295,7 @@ def make_plan(manifest: Manifest, part: OuterPart = WHOLE, device: torch.device 
     model = ModelConfig.of_run(manifest)
     params = param_specs(model)
     numel = sum(param.numel for param in params)
+    _check_told(manifest, numel)
     _check_messages(numel, numel // strategy.segment_elements_max, 1)  # before as many segments are made
     layout = make_layout(params, strategy.segment_elements_max)
     _check_messages(numel, len(layout.segments), 1)  # before the transform, which works on each segment
@@ -318,6 +322,19 @@ def _check_snapshots(plan: OuterPlan) -> None:
         raise ConfigError(
             f"{plan.layout.numel} parameters make a snapshot of {size / 1e9:.0f} GB, but it may have"
             f" {room / 1e9:.0f} GB, and each of its files {FILE_BYTES_MAX / 1e9:.0f} GB; train a smaller model"
+        )
+
+
+def _check_told(manifest: Manifest, numel: int) -> None:
+    """Raise ConfigError for a config.json with fields that make the model far larger than its sizes say.
+
+    Memory and disk are compared with what the sizes say, before a library reads the config.
+    """
+    told = model_parameters(manifest)
+    if manifest.model.kind == "hf" and not manifest.lora.rank and numel > _TOLD_TIMES * told + _TOLD_ROOM:
+        raise ConfigError(
+            f"model.config makes {numel} parameters, and its sizes say about {told}; use the config.json of a known"
+            " model, or widen that one by hidden_size, num_hidden_layers, intermediate_size or its experts"
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -25,6 +25,10 @@ from dilocoxd.store.rundir import RunDir
 
 if TYPE_CHECKING:
     from dilocoxd.swarm.discovery.bootstrap import Access
+
+
+_OWN_CODE: Final = ("native", "python", "external")
+"""Kinds of models that no library builds from what a peer says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ def joined_first_state(manifest: Manifest, init: Path | None, near: Path, access
     if not manifest.init.state_digest:
         if init is not None:
             raise ConfigError(f"--init {init}: this run starts from scratch, not from pretrained weights; leave it out")
+        if manifest.model.kind not in _OWN_CODE and not manifest.lora.rank and not (near / "run.toml").exists():
+            with _beside(near) as folder:
+                _work(manifest, (), folder)  # what a peer's config asks of a library is asked there, with limits
         yield FirstState(manifest)
         return
     if (near / "run.toml").exists() and (near / "snapshots" / "0").is_dir():

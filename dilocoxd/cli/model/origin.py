@@ -12,6 +12,7 @@ import click
 from dilocoxd.cli.model.parent import Parent, parent_of
 from dilocoxd.config import hugging_face
 from dilocoxd.config.manifest import Manifest
+from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX
 from dilocoxd.config.sections import own_module
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.durable import write_file
@@ -20,7 +21,8 @@ from dilocoxd.store.rundir import RunDir
 from dilocoxd.trained.tokenizer import FILE_NAMES, TOKENIZER_NAME, TokenizerFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
-_JSON_BYTES_MAX = 256 << 20
+_CONFIG_BYTES_MAX = 4 << 20
+"""Of a config.json as people write it; of what counts the manifest takes 200,000 characters."""
 OWN_DATA = "own-loop"
 """data.corpus of runs whose text only their loops know."""
 
@@ -211,7 +213,7 @@ def _forked(parent: Parent, options: dict[str, object]) -> Origin:
 
 def _model_table(path: Path, seq_len: int) -> dict[str, Any]:
     """The model section for a config.json; sequences as long as the preset's, if the model knows so many positions."""
-    table = _read_json(path)
+    table = _read_json(path, _CONFIG_BYTES_MAX)
     try:
         text = hugging_face.canonical_config(table)
         sizes: dict[str, Any] = dict(hugging_face.sizes(table))
@@ -235,7 +237,7 @@ def _own_loop_tables(folder: Path, seq_len: int) -> dict[str, object]:
 
 def vocabulary_of(path: Path) -> int:
     """Entries that an embedding needs for a tokenizer.json: its largest id and one. Raises ConfigError."""
-    table = _read_json(path)
+    table = _read_json(path, TOKENIZER_FILE_BYTES_MAX)
     try:
         vocab = table["model"]["vocab"]
         ids = list(vocab.values()) if isinstance(vocab, dict) else list(range(len(vocab)))
@@ -247,10 +249,13 @@ def vocabulary_of(path: Path) -> int:
         raise ConfigError(f"{path}: is no tokenizer ({error!r}); give a folder with a whole tokenizer.json") from error
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, bytes_max: int) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            table = json.loads(file.read(_JSON_BYTES_MAX))
+            data = file.read(bytes_max + 1)
+        if len(data) > bytes_max:
+            raise ValueError(f"it has more than {bytes_max >> 20} MiB")
+        table = json.loads(data)
     except OSError as error:
         is_missing = isinstance(error, FileNotFoundError)
         reason = "there is no such file" if is_missing else f"cannot be read ({error.strerror})"

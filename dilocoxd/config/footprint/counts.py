@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dilocoxd.config.footprint.shape import SiteShape
-from dilocoxd.config.hugging_face import has_tied_head, parse_config
+from dilocoxd.config.hugging_face import expert_parameters, has_tied_head, parse_config
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.segments import num_parameters
 
@@ -66,7 +66,8 @@ class Counts:
 
 def model_parameters(manifest: Manifest) -> int:
     """Parameters of the model, near enough for memory and disk; with an adapter, of the frozen model under it."""
-    return num_parameters(manifest.model)
+    model = manifest.model
+    return num_parameters(model) + (expert_parameters(model.config) if model.kind == "hf" else 0)
 
 
 def counted(manifest: Manifest, shape: SiteShape) -> Counts:

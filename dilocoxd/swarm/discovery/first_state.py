@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final
 
 from dilocoxd.config.footprint.counts import model_parameters
-from dilocoxd.config.hugging_face import idle_parameters
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.store.snapshots import (
@@ -62,8 +61,7 @@ def bytes_max(manifest: Manifest) -> int:
     model = manifest.model
     if model.kind == "python":
         return FILE_BYTES_MAX  # what its sizes mean is up to the package that it comes from
-    idle = idle_parameters(model.config) if model.kind == "hf" else 0
-    return _BYTES_OF_A_PARAMETER * (model_parameters(manifest) + idle) + _HEADER_BYTES
+    return _BYTES_OF_A_PARAMETER * model_parameters(manifest) + _HEADER_BYTES
 
 
 def _is_file(path: Path, named: SnapshotFile) -> bool:

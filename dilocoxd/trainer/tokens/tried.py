@@ -1,7 +1,7 @@
 """Decides whether the tokenizer library survives a tokenizer.json: a process of its own, with limits, reads it first.
 
 What somebody else made can end the process that reads it, by a table that asks for more memory than there is: the
-library then aborts, and raises nothing. ``python -P tried.py`` is that process, and imports nothing else of the package.
+library then aborts, and raises nothing. ``python -P tried.py`` is that process, and imports nothing of the package.
 """
 
 from __future__ import annotations

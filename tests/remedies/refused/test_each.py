@@ -20,7 +20,7 @@ COMPOSED: Final = {
     "library/describe.py": 1, "models/hf.py": 3, "models/hf_cut.py": 2, "models/own.py": 3, "store/admission.py": 2,
     "swarm/discovery/identity.py": 3, "swarm/p2pd/addresses.py": 2,
     "trainer/data/corpora.py": 4, "trainer/data/sources.py": 1, "trainer/pipeline.py": 1, "trainer/settings.py": 1,
-    "trainer/tokens/arrow_tables.py": 2, "trainer/tokens/folders.py": 1, "trainer/tokens/vocabulary.py": 3,
+    "trainer/tokens/arrow_tables.py": 2, "trainer/tokens/folders.py": 1, "trainer/tokens/vocabulary.py": 4,
 }  # fmt: skip
 """How many sentences of a file end with a value in place of the words: theirs are made, or are another program's."""
 NOBODYS: Final = {"the site runs VALUE trainer processes but its layout has VALUE ranks"}

@@ -7,9 +7,12 @@ import pytest
 
 from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.corpus import prepare_text
-from dilocoxd.cli.model.first_state import _work
+from dilocoxd.cli.model.first_state import _work, joined_first_state
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
+from dilocoxd.swarm.discovery.bootstrap import Access
+from tests.unit.models.families import FAMILY_CONFIGS
+from tests.unit.models.test_refused_configs import ROTARY, described
 
 CRASH = "#!/bin/sh\necho 'Traceback (most recent call last):\n  File x\nRuntimeError: no threads' >&2\nexit 1\n"
 KILLED = "#!/bin/sh\necho 'tokenised 64 of 502' >&2\nkill -9 $$\n"
@@ -48,3 +51,17 @@ def test_what_is_prepared_is_told_before_it_says_anything_itself(
     monkeypatch.setattr(sys, "executable", str(python))
     assert _work(new_manifest("tiny", {}), source, tmp_path) == {}
     assert capsys.readouterr().err == f"{first}model: reading parameter 2 of 7\n"
+
+
+def test_a_newcomer_tries_the_config_of_a_peer_before_it_writes_anything(tmp_path: Path) -> None:
+    """Of a run from scratch nothing else is fetched: its trainers were the first to read it, again and again."""
+    table = FAMILY_CONFIGS["gpt_neox"] | {"rope_parameters": ROTARY | {"partial_rotary_factor": 1e9}}
+    nobody = Access(("unused",), 1.0, lambda line: None)
+    with (
+        pytest.raises(ConfigError, match=r"a tiny gpt_neox of this config.json takes more than 2 GiB of memory"),
+        joined_first_state(described(table), None, tmp_path / "run", nobody),
+    ):
+        pass
+    assert not list(tmp_path.iterdir())
+    with joined_first_state(described(FAMILY_CONFIGS["gpt_neox"]), None, tmp_path / "run", nobody) as first:
+        assert first.folder is None

@@ -13,7 +13,7 @@ from torch import distributed as dist, nn
 
 import dilocoxd
 from dilocoxd.daemon.sampling import Sampler
-from dilocoxd.models import StageModule, StageSpan, build_stage, param_specs
+from dilocoxd.models import ModelConfig, StageModule, StageSpan, bounds, build_stage, param_specs
 from dilocoxd.models.build import check_model
 from dilocoxd.models.config import Adapter
 from dilocoxd.models.hf import HfStage, transformers_config
@@ -30,9 +30,11 @@ from tests.harness.outer_worker.in_process import InnerWorker
 from tests.remedies.refused.rooms.told import commanded, told
 from tests.remedies.refused.test_owners import as_anybody
 from tests.unit.library.test_describe import manifest_of
+from tests.unit.models.families import FAMILY_CONFIGS
 from tests.unit.models.test_documents import model_of
 from tests.unit.models.test_models import make
 from tests.unit.models.test_own import Installed, config, installed
+from tests.unit.models.test_refused_configs import described
 
 __all__ = ["installed"]
 CPU: Final = torch.device("cpu")
@@ -157,6 +159,31 @@ def test_families_whose_stages_differ_from_the_whole(monkeypatch: pytest.MonkeyP
     with told("models/hf_check.py", "use another model"):
         check_model(model_of("olmo2"))
     check_model(model_of("llama"))
+
+
+def test_configs_that_ask_a_library_for_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a peer's manifest may bring them."""
+    monkeypatch.setattr(bounds, "MEMORY_BYTES_MAX", 1 << 30)
+    shared = FAMILY_CONFIGS["deepseek_v3"]
+    with told("models/bounds.py", "GiB of memory; correct that field, or use the config.json of a whole model"):
+        check_model(ModelConfig.of_run(described(shared | {"n_shared_experts": 10**8})))
+    check_model(ModelConfig.of_run(described(shared | {"n_shared_experts": 1})))
+    with (
+        told("models/bounds.py", "s of CPU time; correct that field, or use the config.json"),
+        bounds.LibraryBounds("llama") as held,
+    ):
+        held.too_long(0, None)
+    plain = FAMILY_CONFIGS["llama tied"]
+    with told("models/bounds.py", "VALUE; correct that field, or use the config.json of a whole model"):
+        check_model(ModelConfig.of_run(described(plain | {"return_dict": False})))
+    check_model(ModelConfig.of_run(described(plain)))
+    named = {name: value for name, value in plain.items() if name != "num_hidden_layers"}
+    with told("models/hf_cut.py", "give it as VALUE, once"):
+        make_plan(described(named | {"n_layer": 4}))
+    make_plan(described(named | {"num_hidden_layers": 4}))
+    with told("outerworker/plan.py", "use the config.json of a known model, or widen that one by hidden_size"):
+        make_plan(described(plain | {"head_dim": 1 << 22}))
+    make_plan(described(plain | {"hidden_size": 64}))
 
 
 def test_the_library_of_models(monkeypatch: pytest.MonkeyPatch) -> None:
