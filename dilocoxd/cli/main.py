@@ -33,12 +33,19 @@ def main() -> NoReturn:
     open_closed_streams()
     end_by_exception()
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        code = cli.main(standalone_mode=False)
+        if code == INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
     except click.ClickException as error:
         shown = io.StringIO()
         error.show(shown)
         _end(error.exit_code, shown.getvalue().rstrip("\n"))
-    except click.Abort:
+    except click.Abort as aborted:
+        # Whom Ctrl-C ends must die of the signal: a shell shows the same code, 130, but goes on with its loop after a
+        # command that has made an exit code of it. sys.excepthook stays quiet (dilocoxd/cli/__init__.py).
+        if isinstance(aborted.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
         sys.exit(INTERRUPTED)
     except ConfigError as error:
         _end(error.exit_code, *(f"dilocoxd: {problem}" for problem in error.problems))
