@@ -16,7 +16,7 @@ from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.peers.pace import Pace
 from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords, Standing
 from dilocoxd.machines.peers.reverts import Reverts
-from dilocoxd.machines.peers.tips import Tips
+from dilocoxd.machines.peers.tips import Heartbeat, Tips
 from dilocoxd.machines.peers.view import PeerView
 
 SUSPICION_MAX: Final = 3
@@ -73,8 +73,8 @@ class PeerBook:
                 continue
             # One that was known when the peer claimed something else does not take that back.
             if view.peer not in late or not self.tips.is_contradicted(chain, view):
-                is_repeated = view.peer in late
-                self.tips.hear(chain, view.peer, view.height, view.head, now, is_late=True, is_repeated=is_repeated)
+                told_by: Heartbeat = "repeated" if view.peer in late else "new"
+                self.tips.hear(chain, view.peer, view.height, view.head, now, told_by)
         for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim.said_at, now)]:
             self.tips.withdraw(peer)
 

@@ -7,7 +7,7 @@ Decides when that is reason enough to start recovery, and whose claims are belie
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Set
 from dataclasses import replace
-from typing import Final
+from typing import Final, Literal
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
@@ -15,6 +15,8 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.record import NEVER, Claim, PeerRecords, Tip
 from dilocoxd.machines.peers.view import PeerView
 
+Heartbeat = Literal["none", "new", "repeated"]
+"""Whether where a peer stands was said by a heartbeat, and whether that was heard before."""
 SAME: Final = "same"
 BEHIND: Final = "behind"
 AHEAD: Final = "ahead"
@@ -143,16 +145,15 @@ class Tips:
         height: RoundIndex,
         head: Digest,
         now: Monotonic,
-        *,
-        is_late: bool = False,
-        is_repeated: bool = False,
+        heartbeat: Heartbeat = "none",
     ) -> str:
         """Remember where `peer` stands; returns the relation.
 
-        Messages overtake each other: a lower height does not take back what the peer has just claimed. `is_late`: from
-        a heartbeat, which says where the peer stood some time ago; since then it may have changed to another branch
-        too, at the same height (R19.5). `is_repeated`: that heartbeat was heard before.
+        Messages overtake each other: a lower height does not take back what the peer has just claimed. A `heartbeat`
+        says where the peer stood some time ago; since then it may have changed to another branch too, at the same
+        height (R19.5). One that is repeated was heard before.
         """
+        is_late = heartbeat != "none"
         tip = self._records.of(peer).tip
         kind, known = self.relation(chain, height, head), tip.claim
         if known is not None:
@@ -172,7 +173,7 @@ class Tips:
         tip.is_at_our_head = False
         if tip.backoff_until > now:
             self._mark_unconfirmed(peer, tip)  # stood where we stand meanwhile, but does so no more
-            if not is_repeated:
+            if heartbeat != "repeated":
                 self._ignore(tip, height, now, is_late=is_late)
         elif known is not None or (len(self._claiming) < CLAIMS_MAX and peer in self._records):
             tip.claim = Claim(height, head, kind, known.since if known is not None else now, now)

@@ -266,7 +266,7 @@ def test_an_overtaken_message_does_not_take_back_a_claim() -> None:
     tips = Tips(LIMITS, records)
 
     def says(height: int, at: float, *, is_late: bool = False) -> list[PeerId]:
-        tips.hear(chain, A, RoundIndex(height), HEAD, Monotonic(at), is_late=is_late)
+        tips.hear(chain, A, RoundIndex(height), HEAD, Monotonic(at), "new" if is_late else "none")
         return list(tips.claims)
 
     assert says(7, 10.0) == [A]
@@ -281,7 +281,7 @@ def test_a_heartbeat_from_before_a_change_of_branch_does_not_take_back_the_claim
     chain = ChainView(RUN, RoundIndex(6), HEAD, Digest(bytes(32)), heads=(HEAD,))
     tips = Tips(LIMITS, PeerRecords())
     tips.hear(chain, A, RoundIndex(6), Digest(b"\1" * 32), Monotonic(10.0))
-    tips.hear(chain, A, RoundIndex(6), HEAD, Monotonic(10.3), is_late=True)
+    tips.hear(chain, A, RoundIndex(6), HEAD, Monotonic(10.3), "new")
     assert list(tips.claims) == [A]
     tips.hear(chain, A, RoundIndex(6), HEAD, Monotonic(10.4))
     assert list(tips.claims) == [], "its own word does"
