@@ -23,6 +23,7 @@ from dilocoxd.daemon.head.clocks import Clocks
 from dilocoxd.daemon.head.room import NOT_LET_IN, NotLetIn, why_no_room
 from dilocoxd.daemon.head.silences import BorneSilences
 from dilocoxd.daemon.head.waiting import Held, NodeProcess, WaitingNode, started_anew
+from dilocoxd.daemon.process.torch_release import torch_release
 from dilocoxd.daemon.workers.forked import PlaceLost, Workers
 from dilocoxd.errors import ConfigError, WireError, WorkerError
 from dilocoxd.ipc.accepting import accepted
@@ -38,7 +39,6 @@ from dilocoxd.ipc.sealed import (
     new_salt,
     salt_of,
 )
-from dilocoxd.ipc.torch_release import torch_release
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, other_version
 
 SAME_VERSION: Final = "install the same version on both"

@@ -17,6 +17,7 @@ from dilocoxd.daemon.node.slot_world import Lent, SlotWorld
 from dilocoxd.daemon.node.stage_slot import StageSlot
 from dilocoxd.daemon.node.uplink import Uplink
 from dilocoxd.daemon.process.open_files import allow_open_files
+from dilocoxd.daemon.process.torch_release import torch_release
 from dilocoxd.daemon.site.launch import FORK_SERVER_COMMAND, fork_server_environment, socket_place
 from dilocoxd.daemon.workers.fork_server import ForkServer, ForkServerSettings
 from dilocoxd.daemon.workers.forked import OUTER_MODULE, PIPELINE_MODULE, TRAINER_MODULE
@@ -24,7 +25,6 @@ from dilocoxd.daemon.workers.local_server import Connection, LocalServer, Worker
 from dilocoxd.daemon.workers.supervisor import Launch, keep_reaper, mark_this_process
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.ipc.machine_memory import gpu_memories, machine_memory
-from dilocoxd.ipc.torch_release import torch_release
 from dilocoxd.wire.local.worker import WorkerHello
 
 RESTARTS_MAX: Final = 10

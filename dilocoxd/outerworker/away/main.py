@@ -15,7 +15,7 @@ from dilocoxd.config.site import site_in_force
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
 from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonConnection, DaemonGone
-from dilocoxd.ipc.node_faults import full_fault, tell_fault
+from dilocoxd.ipc.nodes.faults import full_fault, tell_fault
 from dilocoxd.ipc.sealed import ANSWER_S, connection_taken_over, status_of_end
 from dilocoxd.outerworker.away.relay import NodeGone, Relay, fault_of, hello_of
 from dilocoxd.outerworker.plan import make_plan

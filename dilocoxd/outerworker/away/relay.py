@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonConnection, DaemonGone
-from dilocoxd.ipc.node_faults import HEARD_S, NodeFault, full_fault, mute_fault
+from dilocoxd.ipc.nodes.faults import HEARD_S, NodeFault, full_fault, mute_fault
 from dilocoxd.ipc.sealed import status_of_end
 from dilocoxd.outerworker.away.files import Files
 from dilocoxd.outerworker.away.moves import Moves, Stretch

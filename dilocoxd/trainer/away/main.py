@@ -19,7 +19,7 @@ from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.ipc import client
 from dilocoxd.ipc.client import LINK_LOST_STATUS, DaemonGone
 from dilocoxd.ipc.hang_files import DUMP_SIGNAL
-from dilocoxd.ipc.node_faults import full_fault, mute_fault
+from dilocoxd.ipc.nodes.faults import full_fault, mute_fault
 from dilocoxd.ipc.sealed import ANSWER_S, FAILED_STATUS, SealedSocket, connection_taken_over, status_of_end
 from dilocoxd.trainer.away.hang import SharedLink, forget_told, pass_on_questions
 from dilocoxd.trainer.away.relay import StageEnded, StageRelay

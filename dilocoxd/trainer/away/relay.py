@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from dilocoxd.errors import StoreError, WireError
 from dilocoxd.ipc.client import GENERATION_VARIABLE, DaemonConnection, DaemonGone
-from dilocoxd.ipc.node_faults import HEARD_S, NodeFault, full_fault, tell_fault
+from dilocoxd.ipc.nodes.faults import HEARD_S, NodeFault, full_fault, tell_fault
 from dilocoxd.store.durable import fsync_directory, write_all
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.store.tensor_header import read_header

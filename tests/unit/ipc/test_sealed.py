@@ -10,7 +10,7 @@ import pytest
 
 from dilocoxd.errors import WireError
 from dilocoxd.ipc import sealed
-from dilocoxd.ipc.node_faults import mute_fault
+from dilocoxd.ipc.nodes.faults import mute_fault
 from dilocoxd.ipc.sealed import (
     GREETING,
     LENGTH,

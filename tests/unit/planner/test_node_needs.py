@@ -14,7 +14,7 @@ from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.head.room import why_no_room
-from dilocoxd.ipc.torch_release import torch_release
+from dilocoxd.daemon.process.torch_release import torch_release
 from dilocoxd.wire.local.node import STAGE_PLACE, NodeHello
 
 GIB = 1 << 30

@@ -14,13 +14,13 @@ from dilocoxd import __version__
 from dilocoxd.config.footprint.nodes import NodeNeeds
 from dilocoxd.daemon.node.slot import PartSlot
 from dilocoxd.daemon.node.slot_world import Lent, SlotWorld
+from dilocoxd.daemon.process.torch_release import torch_release
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.forked import ForkLaunch, Workers
 from dilocoxd.daemon.workers.outer_worker import OuterSettings, OuterWorker
 from dilocoxd.errors import ConfigError
 from dilocoxd.ipc.keep_alive import RestartBudget
 from dilocoxd.ipc.sealed import KEY_BYTES, read_node_key
-from dilocoxd.ipc.torch_release import torch_release
 from dilocoxd.outerworker import main as outer_main
 from dilocoxd.store.admission import write_secret
 from tests.harness.outer_worker.daemon_end import tiny_manifest

@@ -1,0 +1,1 @@
+"""What processes that stand for workers on nodes have in common."""
