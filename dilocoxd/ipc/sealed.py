@@ -190,18 +190,24 @@ class _Owed:
     def __init__(self) -> None:
         self.limit_s = 0.0
         """0: it owes none."""
+        self._has_begun = False
         self._number = self._seen = 0
         self._waited_s = self._pardon_s = 0.0
 
-    def begin(self, limit_s: float) -> None:
-        """Nothing, if it owes one already."""
-        if not self.limit_s:
-            self._number += 1
-            self.limit_s = limit_s
+    def ask(self, limit_s: float) -> None:
+        """It has so long from now on."""
+        self._number += 1
+        self.limit_s = limit_s
+
+    def begin(self) -> None:
+        """Some of it is here: MESSAGE_S for the rest, from the first time on."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.ask(MESSAGE_S)
 
     def end(self) -> None:
         """It is here."""
-        self.limit_s = 0.0
+        self.limit_s, self._has_begun = 0.0, False
 
     def look(self, silent_s: float) -> float:
         """The limit that it has passed, else 0. `silent_s`: so long the machine has been
@@ -266,7 +272,7 @@ class SealedSocket:
         Raises OSError, WireError; EOFError when the other side has closed, NodeMute.
         """
         if within_s:
-            self._owed.begin(within_s)
+            self._owed.ask(within_s)
         try:
             sealed = self._exactly(length_of(bytes(self._exactly(LENGTH.size))))
         finally:
@@ -280,7 +286,7 @@ class SealedSocket:
             count = self._socket.recv_into(view)
             if not count:
                 raise NodeMute(self._end) if self._is_mute else EOFError(self._why_ended())
-            self._owed.begin(MESSAGE_S)
+            self._owed.begin()
             view = view[count:]
         return data
 

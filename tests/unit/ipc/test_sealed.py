@@ -134,7 +134,7 @@ def test_node_that_sends_half_a_message_is_mute(monkeypatch: pytest.MonkeyPatch)
     with watched(monkeypatch) as (link, node):
         node.sendall(Seal(KEY, SALTS, is_head=False).frame(FIRST)[:7])
         with pytest.raises(NodeMute, match=r"it owed an answer, or the rest of one, for 0\.2 s") as ended:
-            link.receive()
+            link.receive(within_s=1000.0)
         fault = mute_fault(ended.value)
         assert fault is not None and "end `dilocoxd node` there and start it again" in fault.detail
         with pytest.raises(NodeMute):
@@ -177,12 +177,12 @@ def test_node_that_does_not_answer_is_mute_and_one_that_was_asked_nothing_is_not
 def test_silence_of_a_machine_is_not_counted_against_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """TCP sends again what was lost after as long a pause as the cut lasted."""
     owed = sealed._Owed()
-    owed.begin(3.0)
+    owed.ask(3.0)
     assert [owed.look(0.0) for _ in range(3)] == [0.0, 0.0, 0.0]
     assert [owed.look(silent_s) for silent_s in (2.0, 3.0, 4.0, 5.0)] == [0.0] * 4
     assert [owed.look(0.0) for _ in range(5)] == [0.0] * 5, "as long again"
     assert owed.look(0.0) == 3.0
     owed.end()
     assert owed.look(0.0) == 0.0
-    owed.begin(3.0)
+    owed.ask(3.0)
     assert owed.look(0.0) == 0.0, "another message"
