@@ -14,10 +14,10 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.store.audits import share_name
 from dilocoxd.store.file_hash import file_sha256
+from dilocoxd.swarm.streams.ends import FRAME_BYTES_PER_S_MIN
 from dilocoxd.swarm.streams.fetch import FetchClient
 from dilocoxd.swarm.streams.pace import AnswerPace
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.swarm.streams.streams import FRAME_BYTES_PER_S_MIN
 from dilocoxd.wire.audit import ShareProof, decode_sum_proof, sum_proof_bytes_max
 from dilocoxd.wire.entry import Entry, entry_hash
 from dilocoxd.wire.merkle import is_under

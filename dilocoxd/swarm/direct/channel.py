@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, cast
 
 from dilocoxd.errors import WireError
+from dilocoxd.swarm.direct.kernel import Moving, Options, Written, came_s
+from dilocoxd.swarm.streams import ends
 from dilocoxd.swarm.streams.ends import Patience
 from dilocoxd.wire.frames import PIECE_BYTES, PIECE_HEADER_BYTES
 
@@ -83,6 +85,10 @@ class Channel(asyncio.BufferedProtocol):
         """When the last bytes came for it; `_heard_first`: the first ones of all that are read at once."""
         self._heard_first: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._sock: Options | None = None
+        self._written = Written(None)
+        self._moving: Moving | None = None
+        """Of what was written when the wait for what is read now began."""
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
         self._is_full = False
@@ -94,6 +100,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._sock = transport.get_extra_info("socket")
+        self._written = Written(self._sock)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._target is not None:
@@ -199,6 +207,7 @@ class Channel(asyncio.BufferedProtocol):
         if not self._is_ended:
             before = self._filled
             self._patience = patience
+            self._moving = Moving(self._written, self._loop.time(), ends.DATA_BYTES_PER_S_MIN)
             self._aim()
             self._resume()
             self._reader = self._loop.create_future()
@@ -215,13 +224,19 @@ class Channel(asyncio.BufferedProtocol):
 
     def _look(self, reader: "asyncio.Future[None]") -> None:
         """End the wait when it has lasted too long; else look again when it will have."""
-        patience, loop = self._patience, self._loop
+        patience, now = self._patience, self._loop.time()
+        look: float | None
         if self._heard_first is None:
-            due = self._heard_at + patience.first_s
+            assert self._moving is not None
+            look = self._moving.next_look(patience.first_s, now)
         else:
             due = min(self._heard_at + patience.silence_s, self._heard_first + patience.whole_s)
-        if loop.time() < due:
-            self._timer = loop.call_at(due, self._look, reader)
+            if now >= due:  # a record of TLS may be on its way for longer: we hear of it once it is whole
+                heard_at = max(self._heard_at, now - came_s(self._sock))
+                due = min(heard_at + patience.silence_s, self._heard_first + patience.whole_s)
+            look = due if now < due else None
+        if look is not None:
+            self._timer = self._loop.call_at(look, self._look, reader)
         elif not reader.done():
             reader.set_exception(TimeoutError())
 
@@ -261,6 +276,7 @@ class Channel(asyncio.BufferedProtocol):
         """Queue these bytes. Raises OSError when the connection is over."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionResetError("the connection is over")
+        self._written.add(len(data))
         self._transport.write(data)
 
     def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
@@ -272,10 +288,13 @@ class Channel(asyncio.BufferedProtocol):
             if len(part) < SPILL_BYTES:
                 small.append(part)
             else:
+                self._written.add(len(part))
+                if small:
+                    self._written.add(sum(map(len, small)))
                 self._transport.writelines((b"".join(small), part) if small else (part,))
                 small.clear()
         if small:
-            self._transport.write(b"".join(small))
+            self.write(b"".join(small))
 
     @property
     def has_room(self) -> bool:
@@ -292,6 +311,19 @@ class Channel(asyncio.BufferedProtocol):
                 self._writer = None
         if self._is_ended:
             raise self._error if isinstance(self._error, OSError) else ConnectionResetError("the connection is over")
+
+    async def drain_within(self, silence_s: float) -> None:
+        """The same. Raises TimeoutError once nothing of what was written has moved for `silence_s`."""
+        clock = self._loop.time
+        moving = Moving(self._written, clock(), ends.DATA_BYTES_PER_S_MIN)
+        while (look := moving.next_look(silence_s, clock())) is not None:
+            try:
+                async with asyncio.timeout_at(look) as limit:
+                    return await self.drain()
+            except TimeoutError:
+                if not limit.expired():  # the connection broke for want of an answer
+                    raise
+        raise TimeoutError
 
     def close(self) -> None:
         """End the connection once what was written has been sent."""

@@ -35,7 +35,7 @@ HOSTS_TRIED: Final = 4
 CONNECT_S: Final = 8.0
 """Two round trips of a bad link and its cryptography."""
 CONNECT_NOW_S: Final = 3.0
-"""The same where an exchange waits for it, which p2pd could carry: the port has answered before."""
+"""The same for an exchange that p2pd could carry: the port has answered before."""
 SLOT_WAIT_S: Final = 10.0
 WELCOME_S: Final = 10.0
 ROUTES_MAX: Final = 1024
@@ -65,8 +65,7 @@ class DataPlane:
         self._most = most
         self._routes: dict[PeerId, Route] = {}
         self._waiting: dict[PeerId, int] = {}
-        """Data ports of those that said hello before their record, and with it their key, was there, or while all
-        places were taken."""
+        """Data ports of those that said hello before their record, with their key, came, or while no place was free."""
         self._woken = asyncio.Event()
         self._ended: dict[PeerId, Route] = {}
         """To whom a connection has ended: whether anybody is there is looked at next, or just now."""
@@ -363,7 +362,8 @@ class DataPlane:
             return link
         route.num_opening += 1
         try:
-            return await self._open(route, protocol, route.host, connect_s=CONNECT_NOW_S)
+            connect_s = CONNECT_S if most < self._most else CONNECT_NOW_S  # by a thin line p2pd is no faster
+            return await self._open(route, protocol, route.host, connect_s=connect_s)
         except PeerError as error:
             if route.is_open:  # else another exchange has found that out meanwhile
                 route.failed(str(error), asyncio.get_running_loop().time())

@@ -17,10 +17,10 @@ CONGESTION_CONTROL: Final = b"bbr"
 a single loss. Elsewhere the kernel's default stays, mostly cubic."""
 UNSENT_BYTES_MAX: Final = 256 * 1024
 """In the kernel and not on the way yet: what is queued there helps nothing and delays whatever else we decide."""
-SILENT_MS_MAX: Final = 10_000
-"""A connection whose bytes nobody acknowledges for this long is over."""
-KEEP_ALIVE: Final = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 3))
-"""Seconds, seconds, times: a way that is gone is noticed before the next round needs it."""
+KEEP_ALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 2))
+"""Seconds, seconds, times: a way that is gone is noticed before the next round needs it. TCP_USER_TIMEOUT is not set: it
+counts from the first loss that is not made good, whatever is acknowledged since, and ended connections of thin lines
+that moved all the time. Who waits for an answer gives up by what moves (kernel.py)."""
 BACKLOG: Final = 128
 
 
@@ -29,7 +29,6 @@ def tune(sock: socket.socket) -> None:
     options = [
         (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
         (socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX),
-        (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, SILENT_MS_MAX),
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         *((socket.IPPROTO_TCP, option, value) for option, value in KEEP_ALIVE),
     ]

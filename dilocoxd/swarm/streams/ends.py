@@ -3,9 +3,14 @@
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from dilocoxd.ids import PeerId
+
+FRAME_BYTES_PER_S_MIN: Final = 64 * 1024
+"""A frame that has begun is complete within the time of a silence and that of its bytes at this speed (S3)."""
+DATA_BYTES_PER_S_MIN: Final = 1024
+"""The same on data connections, which members alone have: dozens may share a line of 0.4 Mbit/s."""
 
 
 class ByteReader(Protocol):
@@ -29,11 +34,17 @@ class Patience:
     """How long bytes may take that are due."""
 
     first_s: float
-    """Until the first one."""
+    """Until the first one; by a data connection since what we wrote moved last."""
     silence_s: float
     """From one to the next."""
     whole_s: float
     """From the first one to the last."""
+
+    @staticmethod
+    def of(length: int, first_s: float, silence_s: float, *, is_data: bool) -> "Patience":
+        """With a frame of `length` bytes, or a part of one; `is_data`: by a data connection."""
+        bytes_per_s_min = DATA_BYTES_PER_S_MIN if is_data else FRAME_BYTES_PER_S_MIN
+        return Patience(first_s, silence_s, silence_s + length / bytes_per_s_min)
 
 
 @runtime_checkable
@@ -45,6 +56,8 @@ class BothWays(Protocol):
     async def read_whole(self, length: int, patience: Patience, hold: Callable[[int], None]) -> memoryview: ...
 
     def writelines(self, parts: Iterable[bytes | memoryview]) -> None: ...
+
+    async def drain_within(self, silence_s: float) -> None: ...
 
     @property
     def has_room(self) -> bool: ...

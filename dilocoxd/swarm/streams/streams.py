@@ -42,8 +42,6 @@ PROTOCOL_BULK: Final = "/dilocoxd/bulk"
 PROTOCOL_FETCH: Final = "/dilocoxd/fetch"
 
 PROGRESS_TIMEOUT_S: Final = 10.0
-FRAME_BYTES_PER_S_MIN: Final = 64 * 1024
-"""A frame that has begun is complete within PROGRESS_TIMEOUT_S and the time that its bytes take at this speed (S3)."""
 REFUSAL_TIMEOUT_S: Final = 5.0
 """So long a refused stream is read on, and what it brings thrown away, until its opener closes (S7)."""
 REFUSAL_BYTES_MAX: Final = 1024 * 1024
@@ -103,7 +101,7 @@ class FrameStream:
     async def _read_exactly(self, length: int, expected: Kinds, timeout_s: float) -> bytearray | memoryview:
         """`length` bytes, fewer only if the stream ended; the first within `timeout_s`, then steady progress."""
         before, silence_s = self.bytes_received, self._progress_timeout_s
-        patience = Patience(timeout_s, silence_s, silence_s + length / FRAME_BYTES_PER_S_MIN)
+        patience = Patience.of(length, timeout_s, silence_s, is_data=self._channel is not None)
         try:
             return await (self._read_stream if self._channel is None else self._read_channel)(length, patience)
         except TimeoutError:
@@ -202,9 +200,11 @@ class FrameStream:
     async def _send(self, write: Callable[[Any], None], what: object, length: int) -> None:
         try:
             write(what)
-            if self._channel is None or not self._channel.has_room:
+            if self._channel is None:
                 async with asyncio.timeout(self._progress_timeout_s):
                     await self._writer.drain()
+            elif not self._channel.has_room:
+                await self._channel.drain_within(self._progress_timeout_s)
         except (OSError, RuntimeError) as error:  # uvloop: RuntimeError when the transport is closed
             self.is_broken = True
             is_silent = isinstance(error, TimeoutError)

@@ -40,7 +40,7 @@ from dilocoxd.wire.local.outer_worker import (
     StateReady,
 )
 
-SHORT = 100
+SHORT = int(os.environ.get("FAKE_SEGMENT_BYTES", "100"))
 LENGTHS = (SHORT,) * int(os.environ.get("FAKE_SEGMENTS", "0")) or (3000, 1000)
 TOTAL = sum(LENGTHS)
 HOLD_LOOK_S = 0.05

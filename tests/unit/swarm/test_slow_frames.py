@@ -7,7 +7,7 @@ import pytest
 
 from dilocoxd.errors import PeerError
 from dilocoxd.ids import PeerId, RoundIndex, RunId
-from dilocoxd.swarm.streams import messages, streams
+from dilocoxd.swarm.streams import ends, messages
 from dilocoxd.swarm.streams.budget import Budget, Rate
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.messages import MessageChannel
@@ -27,7 +27,7 @@ def a_stream(**settings: Any) -> tuple[FrameStream, asyncio.StreamReader]:
 
 
 async def test_frame_that_trickles_is_given_up_though_each_byte_is_progress(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "FRAME_BYTES_PER_S_MIN", 100_000)
+    monkeypatch.setattr(ends, "FRAME_BYTES_PER_S_MIN", 100_000)
     stream, reader = a_stream(progress_timeout_s=10 * TICK_S)
     room = StreamRoom()
     stream.take_place(room, room.enter(PEER, "", stream.close))

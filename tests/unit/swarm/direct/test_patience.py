@@ -8,7 +8,7 @@ import pytest
 
 from dilocoxd.errors import PeerError
 from dilocoxd.swarm.direct.channel import BLOCK_BYTES
-from dilocoxd.swarm.streams import streams
+from dilocoxd.swarm.streams import ends
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
 from dilocoxd.wire.frames import FrameKind, encode
@@ -71,7 +71,7 @@ async def test_who_falls_silent_within_a_frame_is_given_up(tmp_path: Path, lengt
 async def test_frame_that_trickles_is_given_up_though_each_byte_is_progress(
     tmp_path: Path, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streams, "FRAME_BYTES_PER_S_MIN", 100_000)
+    monkeypatch.setattr(ends, "DATA_BYTES_PER_S_MIN", 100_000)
     async with two(tmp_path) as (a, b):
         reader = Reader(b, 10 * TICK_S)
         await sent_in_parts(a, b, encode(FrameKind.OFFER, BODY)[:length], b"x")

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.swarm.streams.bulk import BulkSender
+from dilocoxd.swarm.streams.ends import FRAME_BYTES_PER_S_MIN
 from dilocoxd.swarm.streams.pieces import Region
-from dilocoxd.swarm.streams.streams import FRAME_BYTES_PER_S_MIN, PROGRESS_TIMEOUT_S
+from dilocoxd.swarm.streams.streams import PROGRESS_TIMEOUT_S
 from dilocoxd.swarm.streams.throttle import LINES_UNKNOWN, Writers
 from dilocoxd.wire.frames import PIECE_BYTES
 from tests.unit.swarm.direct.ends import two
