@@ -8,10 +8,6 @@ from pydantic import Field, JsonValue
 
 from dilocoxd.answers.fields import Count, Hex, told
 
-PROFILE_STEPS: Final = 5
-PROFILE_STEPS_MAX: Final = 50
-"""Inner steps of one profile. A rank holds what it records in memory; more would not be looked at either."""
-
 SAMPLE_PROMPT: Final = "The "
 SAMPLE_PROMPT_MAX: Final = 200
 """Characters."""

@@ -4,7 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX, SAMPLE_PROMPT, SAMPLE_PROMPT_MAX
+from dilocoxd.answers.limits import PROFILE_STEPS, PROFILE_STEPS_MAX
+from dilocoxd.answers.site import SAMPLE_PROMPT, SAMPLE_PROMPT_MAX
 from dilocoxd.telemetry.catalogue import Level
 
 

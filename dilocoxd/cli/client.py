@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 from pydantic import TypeAdapter, ValidationError
 
+from dilocoxd.cli.shell.token_variable import TOKEN_VARIABLE as TOKEN_VARIABLE
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.store.rundir import open_run_dir
 
 DEFAULT_URL = "http://127.0.0.1:8080"
-TOKEN_VARIABLE = "DILOCOXD_API_TOKEN"
 STATUS = "/v1/status"
 CONFLICT = 409
 UNAUTHORIZED = 401

@@ -1,6 +1,7 @@
 """`dilocoxd pause | resume | leave | snapshot | profile | ping | peers | adopt | log-level`: to a running daemon.
 
-A group and its commands are one module's: the table of commands imports that module alone.
+A group and its commands are one module's: the table of commands imports that module alone. What asks the daemon is
+imported by whoever asks: help answers without it.
 """
 
 import json
@@ -12,14 +13,10 @@ from typing import Final
 
 import click
 
-from dilocoxd.answers.peers import Peer, Ping
-from dilocoxd.answers.site import PROFILE_STEPS, PROFILE_STEPS_MAX, PROFILE_UNDER_WAY, CommandDone, ProfileStatus
-from dilocoxd.answers.status import Status
-from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
-from dilocoxd.cli.screens.layout import width
-from dilocoxd.cli.screens.peers import peers_screen, ping_screen
+from dilocoxd.answers.limits import PROFILE_STEPS, PROFILE_STEPS_MAX
 from dilocoxd.cli.shell.default_command import SHOW, DefaultCommand
 from dilocoxd.cli.shell.telling import tell
+from dilocoxd.cli.shell.token_variable import TOKEN_VARIABLE
 from dilocoxd.cli.show import json_option, show_json, target_argument, wide_option
 from dilocoxd.errors import PeerError
 
@@ -33,6 +30,9 @@ NOTE = f"The token comes from the run directory, or from {TOKEN_VARIABLE}."
 
 def command(target: str | None, name: str, body: Mapping[str, str], *, as_json: bool) -> int:
     """Send one command and say what came of it."""
+    from dilocoxd.answers.site import CommandDone
+    from dilocoxd.cli.client import client_for
+
     done = client_for(target).ask(f"/v1/control/{name}", CommandDone, body)
     click.echo(json.dumps(asdict(done)) if as_json else done.text)
     return 0
@@ -86,6 +86,9 @@ def profile(target: str | None, steps: int, as_json: bool) -> int:
     Each writes a trace into RUN_DIR/profiles, where the newest 5 are kept. Numbers of the
     training do not change; recorded steps take a little longer.
     """
+    from dilocoxd.answers.site import PROFILE_UNDER_WAY, CommandDone, ProfileStatus
+    from dilocoxd.cli.client import client_for
+
     client = client_for(target)
     client.ask("/v1/control/profile", CommandDone, {"steps": steps})
     found, told = client.ask("/v1/profile", ProfileStatus), ""
@@ -116,6 +119,10 @@ def ping(site: str, target: str | None, as_json: bool) -> int:
 
     SITE is a name, short id or peer id as `dilocoxd peers` shows it.
     """
+    from dilocoxd.answers.peers import Ping
+    from dilocoxd.cli.client import client_for
+    from dilocoxd.cli.screens.peers import ping_screen
+
     found = client_for(target).ask("/v1/control/ping", Ping, {"site": site}, timeout_s=PING_S)
     click.echo(json.dumps(asdict(found)) if as_json else ping_screen(found))
     return 0
@@ -137,6 +144,12 @@ def show_peers(target: str | None, is_wide: bool, as_json: bool) -> int:
     """Show them (what `dilocoxd peers` does)."""
     if as_json:
         return show_json(target, "/v1/peers")
+    from dilocoxd.answers.peers import Peer
+    from dilocoxd.answers.status import Status
+    from dilocoxd.cli.client import client_for
+    from dilocoxd.cli.screens.layout import width
+    from dilocoxd.cli.screens.peers import peers_screen
+
     client = client_for(target)
     found = client.ask("/v1/status", Status)
     click.echo(peers_screen(found, client.ask("/v1/peers", list[Peer]), width(is_wide=is_wide)))

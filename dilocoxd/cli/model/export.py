@@ -4,13 +4,11 @@ import json
 import math
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from dilocoxd.answers.site import CommandDone, Snapshot
-from dilocoxd.answers.status import Status
 from dilocoxd.answers.words import in_bytes
-from dilocoxd.cli.client import ApiClient, client_for
 from dilocoxd.cli.model.options import (
     LOAD_IT,
     built_run_of,
@@ -21,6 +19,9 @@ from dilocoxd.cli.model.options import (
     tokenizer_option,
 )
 from dilocoxd.errors import PeerError
+
+if TYPE_CHECKING:
+    from dilocoxd.cli.client import ApiClient
 
 NOW_TIMEOUT_S = 600.0
 """For --now: a snapshot of a large model takes minutes to write."""
@@ -76,6 +77,8 @@ def export(
     run = built_run_of(path, LOAD_IT)
     files = tokenizer_of(run, tokenizer, cache)
     if now:
+        from dilocoxd.cli.client import client_for
+
         number = _snapshot_now(client_for(str(path)))
     wanted = Wanted(number, average, dtype, int(min(shard_gb, LARGEST_GB) * 1e9))
     done = write_model(run, wanted, files, out, tell)
@@ -97,8 +100,11 @@ def export(
     return 0
 
 
-def _snapshot_now(client: ApiClient) -> int:
+def _snapshot_now(client: "ApiClient") -> int:
     """Round of a snapshot at least as new as the state that the daemon has now. Raises PeerError if none comes."""
+    from dilocoxd.answers.site import CommandDone
+    from dilocoxd.answers.status import Status
+
     wanted = client.ask("/v1/status", Status).height
     deadline = time.monotonic() + NOW_TIMEOUT_S
     why = ""
@@ -117,5 +123,7 @@ def _snapshot_now(client: ApiClient) -> int:
     return newest
 
 
-def _newest(client: ApiClient) -> int:
+def _newest(client: "ApiClient") -> int:
+    from dilocoxd.answers.site import Snapshot
+
     return max((row.round for row in client.ask("/v1/snapshots", list[Snapshot])), default=-1)

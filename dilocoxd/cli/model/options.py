@@ -1,18 +1,21 @@
-"""What commands about the trained model have in common: which run, and which tokenizer."""
+"""What commands about the trained model have in common: which run, and which tokenizer.
+
+What reads a run is imported by whoever reads it: help answers without it.
+"""
 
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from dilocoxd.config.site import load_site
 from dilocoxd.errors import ConfigError
-from dilocoxd.store.prepared import chosen_cache_dir, default_cache_dir
-from dilocoxd.trained.found import StoredRun, find_run, newest_in_log
-from dilocoxd.trained.tokenizer import TokenizerFiles, find_tokenizer
+
+if TYPE_CHECKING:
+    from dilocoxd.trained.found import StoredRun
+    from dilocoxd.trained.tokenizer import TokenizerFiles
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -41,14 +44,16 @@ _URL: Final = re.compile(r"[a-z]+:/")
 """A path makes one stroke of the two."""
 
 
-def run_of(path: Path) -> StoredRun:
+def run_of(path: Path) -> "StoredRun":
     """The run that the user named. Raises ConfigError."""
     if _URL.match(str(path)):
         raise ConfigError(f"{path}: give the run directory on the daemon's machine; weights do not go over its API")
+    from dilocoxd.trained.found import find_run
+
     return find_run(path)
 
 
-def built_run_of(path: Path, instead: str) -> StoredRun:
+def built_run_of(path: Path, instead: str) -> "StoredRun":
     """The same for a command that needs more of the model than its parameters. Raises ConfigError.
 
     `instead`: what to do where the model is somebody's own module, which only its training loop can build.
@@ -61,15 +66,19 @@ def built_run_of(path: Path, instead: str) -> StoredRun:
     return run
 
 
-def tell_of_newer(run: StoredRun, number: int, tell: Callable[[str], None]) -> None:
+def tell_of_newer(run: "StoredRun", number: int, tell: Callable[[str], None]) -> None:
     """That the log goes on behind round `number`, the newest snapshot, which was taken because none was named."""
+    from dilocoxd.trained.found import newest_in_log
+
     if (newest := newest_in_log(run)) > number:
         tell(f"round {number} is the newest snapshot; the log goes on to round {newest}, which --round {newest} takes")
 
 
-def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> TokenizerFiles:
+def tokenizer_of(run: "StoredRun", given: Path | None, cache: Path | None) -> "TokenizerFiles":
     """Files of the run's tokenizer. Raises ConfigError with what to do if they are not on this machine, or
     the run never began here."""
+    from dilocoxd.trained.tokenizer import TokenizerFiles, find_tokenizer
+
     if run.run_dir is not None and not run.rounds() and not run.run_dir.events.is_file():
         raise ConfigError(
             f"{run.run_dir.path}: this run was never started here, so no model is in it yet; begin with"
@@ -93,8 +102,11 @@ def tokenizer_of(run: StoredRun, given: Path | None, cache: Path | None) -> Toke
     return found_here
 
 
-def cache_of(run: StoredRun) -> Path:
+def cache_of(run: "StoredRun") -> Path:
     """The directory of prepared corpora that the site uses."""
+    from dilocoxd.config.site import load_site
+    from dilocoxd.store.prepared import chosen_cache_dir, default_cache_dir
+
     if run.run_dir is not None and run.run_dir.site_toml.is_file():
         return chosen_cache_dir(load_site(run.run_dir.site_toml).paths.cache)
     return default_cache_dir()

@@ -95,6 +95,20 @@ def test_help_version_and_names_of_commands_import_no_command(call: str) -> None
     assert not modules & (HEAVY | {row.place.partition(":")[0] for row in COMMANDS})
 
 
+SLIM = (
+    *("status", "peers", "ping", "rounds", "profile", "snapshots", "pause", "resume", "leave", "adopt", "snapshot"),
+    *("log-level", "export", "verify", "generate", "evaluate", "data", "files", "completion"),
+)
+"""Commands whose help loads nothing but what it says."""
+
+
+def test_help_of_slim_commands_loads_no_configuration_and_no_client() -> None:
+    calls = (f"cli.main([{name!r}, '--help'], standalone_mode=False)" for name in SLIM)
+    modules = loaded_by("; ".join(calls))
+    assert {"dilocoxd.cli.control", "dilocoxd.cli.model.export"} <= modules
+    assert not modules & (HEAVY | {"dilocoxd.cli.client", "http.client", "rich", "ssl", "asyncio"})
+
+
 def test_a_command_imports_its_own_module_and_no_other_command() -> None:
     modules = loaded_by("cli.main(['check-config', '--help'], standalone_mode=False)")
     assert {"dilocoxd.cli.check", "pydantic"} <= modules and "dilocoxd.cli.watch" not in modules
