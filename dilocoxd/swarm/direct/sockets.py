@@ -19,8 +19,8 @@ UNSENT_BYTES_MAX: Final = 256 * 1024
 """In the kernel and not on the way yet: what is queued there helps nothing and delays whatever else we decide."""
 KEEP_ALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 2))
 """Seconds, seconds, times: a way that is gone is noticed before the next round needs it. TCP_USER_TIMEOUT is not set:
-it counts from the first loss that is not made good, whatever is acknowledged since, and ended connections of thin
-lines that moved all the time. Who waits for an answer gives up by what moves (kernel.py)."""
+it counts from the first loss that is not made good, whatever is acknowledged since, and ended connections of thin lines
+that moved all the time. Who waits for an answer gives up by what moves (kernel.py)."""
 BACKLOG: Final = 128
 
 

@@ -193,7 +193,7 @@ async def test_half_of_a_record_that_comes_is_no_silence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, comes: bool
 ) -> None:
     """A reader gets records of TLS, of 16 KiB: on a thin line the next one may be on its way for longer than that."""
-    num_asked, failures = 0, []
+    num_asked, failures = 0, list[str]()
 
     def came_s(sock: object) -> float:
         nonlocal num_asked
