@@ -36,10 +36,11 @@ LATE = "no progress for"
 
 
 @contextlib.contextmanager
-def run_with(folder: Path, lie: str, *holes: str) -> Iterator[tuple[list[SiteProcess], SiteProcess]]:
-    """Three sites, with these holes, that have made an entry together; a fourth has just begun to lie."""
+def run_with(folder: Path, lie: str, *holes: str, segments: int = 0) -> Iterator[tuple[list[SiteProcess], SiteProcess]]:
+    """Three sites, with these holes, that have made an entry together; a fourth has just begun to lie. `segments`: of
+    the model, if it is to have many."""
     folder.mkdir()
-    environment = {"FAKE_SEGMENTS": str(SEGMENTS), VARIABLE: str(PAUSE_S)}
+    environment = {VARIABLE: str(PAUSE_S)} | ({"FAKE_SEGMENTS": str(segments)} if segments else {})
 
     def begin(site: SiteProcess, *patches: str) -> SiteProcess:
         site.environment |= environment
@@ -101,7 +102,7 @@ def test_who_votes_and_delivers_nothing_costs_few_rounds_a_time_out(tmp_path: Pa
 
 @pytest.mark.parametrize("holes", [(), ("hole_few_owe",)])
 def test_who_brings_each_segment_just_in_time_is_left_out(tmp_path: Path, holes: tuple[str, ...]) -> None:
-    with run_with(tmp_path / "run", "lie_just_in_time", *holes) as (honest, liar):
+    with run_with(tmp_path / "run", "lie_just_in_time", *holes, segments=SEGMENTS) as (honest, liar):
         site = honest[0]
 
         def stands_still() -> bool:
