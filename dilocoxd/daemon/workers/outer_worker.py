@@ -268,7 +268,7 @@ class OuterWorker:
             self._place.note_fault(fault)
         if fault or LINK_LOST_STATUS in workers.statuses:
             self.restarts.excuse()
-        return f"{reason} ({told})"
+        return f"{fault or reason} ({told})"
 
     async def _watch_exit(self, workers: Workers, joined: asyncio.Future[_Session]) -> None:
         await workers.first_exit()

@@ -95,6 +95,12 @@ def half_node(settings: SiteSettings, kind: str, **more: Any) -> Iterator[HalfNo
         node.end()
 
 
+@pytest.fixture(autouse=True)
+def long_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites run in this process, and a slow machine may look late."""
+    monkeypatch.setattr("dilocoxd.daemon.head.aside.TOLD_S", 10_000.0)
+
+
 def asides(world: World) -> tuple[NodeAside, ...]:
     nodes = world.site.status().nodes
     assert nodes is not None
@@ -157,7 +163,7 @@ async def test_part_on_a_node_that_sends_half_a_message_goes_to_a_spare(tmp_path
             async with running(settings) as world:
                 await world.until(lambda: len(world.committed) >= 2, "2 entries")
                 (row,), (told, *_) = asides(world), losses(world)
-                assert told == f"part 1 on node {row.node}: {row.why} ({told.rpartition('(')[2]}", told
+                assert told.startswith(f"part 1 on node {row.node}: {row.why} (")
                 assert world.site.outer.restarts.left == settings.restarts_max, "no part has failed"
                 assert await world.replay() == one_worker(world).anchor_sha256
 
