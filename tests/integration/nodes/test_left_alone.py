@@ -17,6 +17,7 @@ import pytest
 from dilocoxd import __version__
 from dilocoxd.answers.nodes import NodeAside, node_wait
 from dilocoxd.daemon.site.interface import SiteSettings
+from dilocoxd.errors import WireError
 from dilocoxd.ipc.sealed import FRONT_BYTES, Seal, SealedSocket, greeting, new_salt, salt_of
 from dilocoxd.telemetry.alerts import kind_of
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, PartFolder
@@ -54,7 +55,7 @@ class HalfNode:
 
     def _run(self) -> None:
         while not self._is_over.wait(0.1):
-            with contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(OSError, EOFError, WireError):  # the door may close in the middle
                 self._come()
 
     def _come(self) -> None:
