@@ -60,10 +60,18 @@ def begin(m: PhaseState, event: ev.TrainingBegun) -> PhaseId | None:
                 del m.owed.kept[phase]
     known = {*start.own_phases, *start.kept}
     if known and (settled is None or max(known) > settled):
-        # The record can be lost with a disk; the chain remembers which numbers were used.
         m.persist(last_settled=max(known))
-        m.next_phase = m.settings.volumes.first_phase(max(m.next_phase, max(known) + 1))
+    # The record can be lost, with a disk or alone: chain, kept work and feedback remember which numbers were used.
+    free = max((PhaseId(number + 1) for number in known | _numbers_in(saved)), default=m.next_phase)
+    m.next_phase = m.settings.volumes.first_phase(max(m.next_phase, free))
     return _restorable(saved, known, start.own_phases) if saved is not None else None
+
+
+def _numbers_in(saved: SavedFeedback | None) -> set[PhaseId]:
+    """Of all phases that the feedback file speaks of."""
+    if saved is None:
+        return set()
+    return {saved.phase, *saved.content, *(() if saved.in_flight is None else (saved.in_flight,))}
 
 
 def _restorable(saved: SavedFeedback, known: set[PhaseId], chain: frozenset[PhaseId]) -> PhaseId | None:

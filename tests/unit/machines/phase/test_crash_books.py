@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from dilocoxd.config.agreement import Delay
+from dilocoxd.ids import PhaseId
 from dilocoxd.machines.phase import inputs as ev, outputs as cmd
 from dilocoxd.machines.phase.repayment import work_needed
 from dilocoxd.machines.phase.settings import PhaseSettings, SavedFeedback, SiteRecord
@@ -192,3 +193,18 @@ def test_no_work_is_lost_or_counted_twice_by_crashes_and_forks(delay: Delay) -> 
             run_history(seed, delay)
         except AssertionError as error:
             raise AssertionError(f"delay {delay}, seed {seed}: {error}") from error
+
+
+@pytest.mark.parametrize("in_flight", [None, PhaseId(7)])
+def test_number_that_only_the_feedback_file_has_is_not_used_again(in_flight: PhaseId | None) -> None:
+    """site.json was lost: work of a second phase 5 would be counted for that which the file holds."""
+    site = SiteModel(PhaseSettings("phase", 4, 3, 2), SiteRecord())
+    site.saved = SavedFeedback(PhaseId(5), in_flight, {PhaseId(5): 1})
+    site.start_outer()
+    site.load(0)
+    site.settle_down()
+    site.begin(set(), set())
+    site.settle_down()
+    site.start_trainer()
+    site.settle_down()
+    assert site.feedback == {5: 1} and min(site.started) > (in_flight or 5)
