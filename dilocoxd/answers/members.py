@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from dilocoxd.answers.fields import NAME_TOLD, Count, told
 
+InviteState = Literal["open", "expired", "used up", "closed", "void"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
@@ -21,6 +23,13 @@ class Member:
     invite_expires_unix: Annotated[
         int | None, told("When that invite stops to admit others, unix seconds; null: unknown.")
     ]
+    invite_state: Annotated[
+        InviteState | None,
+        told(
+            "What that invite is to others. used up: it has let in as many as it may. closed: a site that came by it"
+            " was evicted. void: its authorities were replaced. null: only an eviction is known."
+        ),
+    ] = None
     eviction_votes: Annotated[
         Count | None, told("Votes of members to evict it that count; null: nobody voted, or an authority decides.")
     ] = None

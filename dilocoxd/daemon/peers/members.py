@@ -1,10 +1,11 @@
 """The members of the run for people, and the eviction of one: by a signed revocation, or by this site's vote."""
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from dilocoxd.answers.members import Member
+from dilocoxd.answers.members import InviteState, Member
 from dilocoxd.daemon.chain.contributors import ContributorRoll
 from dilocoxd.daemon.peers.voting import SETTLED_ENTRIES, refused_in_words, signed_vote
 from dilocoxd.errors import CommandRefused
@@ -21,7 +22,9 @@ from dilocoxd.machines.admission.gate import AdmissionBook
 from dilocoxd.machines.admission.vote_book import VOTES_OF_ONE_MAX
 from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.service import Swarm
+from dilocoxd.swarm.streams.streams import unix_ms
 from dilocoxd.wire.admission import (
+    InviteTerms,
     MembershipProof,
     MemberVote,
     Revocation,
@@ -71,7 +74,9 @@ class Members:
         own = decode_membership(self.own)
         others = [proof for peer, proof in sorted(book.members.items()) if peer != self.identity.peer_id]
         is_out = own_key in book.revocations  # then it is shown below
-        members = [self._member(proof) for proof in (*(() if is_out else (own,)), *others)]
+        proofs = (*(() if is_out else (own,)), *others)
+        uses = Counter(proof.certificate.terms.serial for proof in proofs)
+        members = [self._member(proof, uses[proof.certificate.terms.serial]) for proof in proofs]
         return members + [
             Member(
                 peer_id=peer,
@@ -87,10 +92,10 @@ class Members:
             for peer, serial in sorted(book.revocations, key=lambda key: (key != own_key, key))
         ]
 
-    def _member(self, proof: MembershipProof) -> Member:
+    def _member(self, proof: MembershipProof, num_uses: int) -> Member:
         terms = proof.certificate.terms
         admissions = self.swarm.admissions
-        found = admissions.book.tally((proof.peer, terms.serial)) if admissions is not None else None
+        assert admissions is not None, "who shows members has a book of them"
         return Member(
             peer_id=proof.peer,
             name=self.name_of(proof.peer),
@@ -99,9 +104,21 @@ class Members:
             role=terms.role,
             uses=terms.uses,
             invite_expires_unix=terms.not_after_ms // 1000,
-            **_counted(found),
+            invite_state=self._invite_state(admissions.book, terms, num_uses),
+            **_counted(admissions.book.tally((proof.peer, terms.serial))),
             left_out_until=self.left_out().get(proof.peer),
         )
+
+    def _invite_state(self, book: AdmissionBook, terms: InviteTerms, num_uses: int) -> InviteState:
+        """What whoever comes by it now is told, as far as this site knows; `num_uses`: members that came by it."""
+        void_from = book.authorities.void_from(terms.authorities)
+        if terms.serial in book.closed:
+            return "closed"
+        if void_from is not None and self.chain.height >= void_from:
+            return "void"
+        if unix_ms() > terms.not_after_ms:
+            return "expired"
+        return "used up" if num_uses >= terms.uses else "open"
 
     def vote_eviction(self, site: str) -> str:
         """Sign and tell our vote that the member with this peer id shall be out. Raises CommandRefused."""
