@@ -15,7 +15,7 @@ from dilocoxd.answers.site import CommandDone
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import client_for
 from dilocoxd.cli.run_dir.admission import found, read_keys
-from dilocoxd.cli.run_dir.members import invited_run, run_argument
+from dilocoxd.cli.run_dir.members import invited_run, run_argument, without_members
 from dilocoxd.cli.run_dir.requests import load_request, new_request
 from dilocoxd.cli.screens.layout import Column, table
 from dilocoxd.cli.shell.telling import tell
@@ -141,7 +141,7 @@ def show_lists(target: str | None, as_json: bool) -> int:
         Column("invites", [_invites_shown(row) for row in rows], 3),
         Column("who decides", [f"{row.threshold} of {', '.join(key[:16] for key in row.keys)}" for row in rows]),
     ]
-    click.echo(table(columns, None) if rows else "this run asks for no membership")
+    click.echo(table(columns, None) if rows else without_members(target))
     return 0
 
 

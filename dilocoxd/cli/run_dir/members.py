@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -55,9 +54,11 @@ def invited_run(run_directory: Path) -> tuple[RunDir, Manifest, Keyring]:
     run_dir = open_run_dir(run_directory)
     manifest = load_manifest(run_dir.run_toml)
     if manifest.admission.mode != "invite":
+        place = shlex.quote(str(run_directory))
         raise ConfigError(
-            f"{run_directory}: this run is {manifest.admission.mode}, it has no invites;"
-            " give others the line that `dilocoxd start` prints"
+            f"{run_directory}: this run is {manifest.admission.mode}, it has no invites and no authorities;"
+            " give others the line that `dilocoxd start` prints, and to keep a site out, list the others at each site:"
+            f" `dilocoxd config set {place} 'network.peers_allowed=[...]'`, with ids as `dilocoxd id` prints them"
         )
     return run_dir, manifest, keyring(run_dir, manifest)
 
@@ -181,25 +182,36 @@ def members(target: str | None, is_wide: bool, as_json: bool) -> int:
     if as_json:
         return show_json(target, "/v1/members")
     rows = client_for(target).ask("/v1/members", list[Member])
-    now = time.time()
-    ends = [row.invite_expires_unix for row in rows]
     columns = [
         Column("site", [row.name for row in rows]),
         Column("state", [row.state for row in rows]),
         Column("role", [row.role or "-" for row in rows], 1),
         Column("invite", [row.serial for row in rows], 2),
         Column("uses", ["-" if row.uses is None else str(row.uses) for row in rows], 3, is_number=True),
-        Column("invite open", ["-" if end is None else "yes" if end > now else "expired" for end in ends], 4),
+        Column("invite is", [row.invite_state or "-" for row in rows], 4),
         Column("eviction votes", [_votes_shown(row) for row in rows], 2),
         Column("left out", ["-" if row.left_out_until is None else f"to {row.left_out_until}" for row in rows], 5),
         Column("peer id", [row.peer_id for row in rows], 6),
     ]
-    click.echo(table(columns, width(is_wide=is_wide)) if rows else "this run asks for no membership")
+    click.echo(table(columns, width(is_wide=is_wide)) if rows else without_members(target))
     for one in client_for(target).ask("/v1/authorities", list[AuthorityList]):
         if one.state == "in force":
             keys = ", ".join(key[:16] for key in one.keys)
             click.echo(f"authorities: list {one.number}, {one.threshold} of {keys} decide")
     return 0
+
+
+def without_members(target: str | None) -> str:
+    """What stands in the place of members, or of authorities, where a run has none. Raises PeerError."""
+    if client_for(target).ask("/v1/status", Status).admission == "closed":
+        return (
+            "this run is closed: it has neither members nor authorities, each site lets in those that its site.toml"
+            " lists (network.peers_allowed); `dilocoxd peers` shows who is here"
+        )
+    return (
+        "this run is open: it has neither members nor authorities, whoever finds it takes part; `dilocoxd peers` shows"
+        " who is here, and who is on probation"
+    )
 
 
 def _votes_shown(row: Member) -> str:

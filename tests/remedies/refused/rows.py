@@ -138,6 +138,8 @@ ROWS: Final = (
         "$ cp -r half copy\ninvite half\n$ mv invite-*.json invite.json"),
     Row("cli/run_dir/members.py", "give others the line that `dilocoxd start` prints", "invite open", "run open",
         f"{INIT} open --api-port 0 --set admission.mode=open"),
+    Row("cli/run_dir/members.py", "list the others at each site:", "evict bob open",
+        "config set open network.peers_allowed=[]", f"{INIT} open --api-port 0 --set admission.mode=open"),
     Row("config/environment.py", "did you mean", "config show run",
         "export DILOCOXD_NETWORK__PORT=4001\nconfig show run network.port", "export DILOCOXD_NETWORK_PORT=4001"),
 )  # fmt: skip

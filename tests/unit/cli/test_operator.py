@@ -96,6 +96,21 @@ def test_members_fit_a_terminal(api: Served, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
+    ("mode", "said"), [("closed", "lets in those that its site.toml lists"), ("open", "whoever finds it takes part")]
+)
+@pytest.mark.parametrize("command", [["members"], ["authority", "show"]])
+def test_run_without_members_says_who_is_let_in(
+    api: Served, monkeypatch: pytest.MonkeyPatch, mode: str, said: str, command: list[str]
+) -> None:
+    """It was "this run asks for no membership", of a closed run, too."""
+    api.view.admission = mode
+    monkeypatch.setattr(api.view, "members", list)
+    monkeypatch.setattr(api.view, "authorities", list)
+    shown = run(*command, api.url)[1]
+    assert shown.startswith(f"this run is {mode}: ") and said in shown
+
+
+@pytest.mark.parametrize(
     ("command", "length"), [(["peers"], 2), (["rounds", "--last", "7"], 7), (["snapshots"], 1), (["log", "show"], 20)]
 )
 def test_json(api: Served, command: list[str], length: int) -> None:
