@@ -27,6 +27,10 @@ def show_id(run_directory: Path, as_json: bool) -> int:
     """Print the peer id of a run directory."""
     from dilocoxd.swarm.discovery.identity import load
 
+    kept = run_directory / "identity.key"
+    if not as_json and kept.exists() and not (run_directory / "run.toml").exists():
+        click.echo(load(kept).peer_id)  # of a site that others have not listed yet (cli/joining/closed.py)
+        return 0
     run_dir = open_run_dir(run_directory)
     manifest, site = run_dir.load()
     key = run_dir.identity(site)

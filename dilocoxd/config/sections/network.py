@@ -197,7 +197,9 @@ class NetworkSection(Section):
     def _are_peer_ids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for text in value:
             if not is_peer_id(text):
-                raise ValueError(f"{text!r} is no peer id: write it as `dilocoxd peers` shows it with --json")
+                raise ValueError(
+                    f"network.peers_allowed: {text!r} is no peer id; write it as `dilocoxd id` prints it there"
+                )
         return value
 
     @field_validator("host")

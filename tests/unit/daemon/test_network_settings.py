@@ -69,5 +69,5 @@ def test_daemon_of_an_invite_run_needs_a_membership_of_its_own(tmp_path: Path) -
 
 
 def test_what_is_no_peer_id_is_refused() -> None:
-    with pytest.raises(ValueError, match="'alice' is no peer id"):
+    with pytest.raises(ValueError, match=r"network\.peers_allowed: 'alice' is no peer id; write it as `dilocoxd id`"):
         NetworkSection(peers_allowed=("alice",))

@@ -4,9 +4,11 @@ import stat
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from dilocoxd.cli.joining.closed import not_listed, with_listed
 from dilocoxd.cli.joining.newcomer import Newcomer, Target
+from dilocoxd.cli.main import cli
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.errors import ConfigError
@@ -45,5 +47,7 @@ def test_id_that_is_to_be_listed_stays_in_the_directory(tmp_path: Path) -> None:
     assert f"as {who.peer}, then" in said and stat.S_IMODE(kept.stat().st_mode) == 0o600
     assert identity.load(kept).peer_id == who.peer
     before = kept.read_bytes()
+    done = CliRunner().invoke(cli, ["id", str(folder)], standalone_mode=False, catch_exceptions=False)
+    assert done.output.strip() == who.peer, "who forgot it can ask"
     not_listed(ConfigError("refused"), newcomer(folder, "10.0.0.7:31337"), str(folder))
     assert kept.read_bytes() == before, "another try changes nothing"
