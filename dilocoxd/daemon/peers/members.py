@@ -4,6 +4,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypedDict
 
 from dilocoxd.answers.members import InviteState, Member
 from dilocoxd.daemon.chain.contributors import ContributorRoll
@@ -194,6 +195,11 @@ class Members:
         return f"{who} is evicted; the others are told" if is_news else f"{who} was evicted already"
 
 
-def _counted(found: VoteCount | None) -> dict[str, int | None]:
+class _Counted(TypedDict):
+    eviction_votes: int | None
+    eviction_votes_needed: int | None
+
+
+def _counted(found: VoteCount | None) -> _Counted:
     votes = (found.num_votes, found.num_needed) if found is not None and found.num_votes else (None, None)
     return {"eviction_votes": votes[0], "eviction_votes_needed": votes[1]}
