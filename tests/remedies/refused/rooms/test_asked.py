@@ -32,8 +32,8 @@ from tests.remedies.refused.rooms.standing import KEY, Standing
 from tests.remedies.refused.rooms.told import answered, commanded, says
 from tests.remedies.test_findings import invoke
 from tests.unit.api.serving import TOKEN, served
-from tests.unit.daemon.test_authority_commands import B, C, made as authorities_of
-from tests.unit.daemon.test_vote_command import made
+from tests.unit.daemon.members.test_authority_commands import B, C, made as authorities_of
+from tests.unit.daemon.members.test_vote_command import made
 from tests.unit.machines.admission.test_authorities import FIRST, NEW, NEXT as THIRD, OLD, terms_after, votes
 from tests.unit.machines.admission.test_eviction import AUTHORITIES, AUTHORITY, RUN, X
 

@@ -20,7 +20,7 @@ from dilocoxd.swarm.discovery.decisions import Decisions
 from dilocoxd.swarm.discovery.identity import Identity, load_or_create
 from dilocoxd.wire.authorities import change_hash
 from dilocoxd.wire.codec import encode_struct
-from tests.unit.daemon.test_vote_command import Network
+from tests.unit.daemon.members.test_vote_command import Network
 from tests.unit.machines.admission.chains import Chain
 from tests.unit.machines.admission.test_authorities import FIRST, NEW, NEXT, OLD, THIEF, listed, terms_after, votes
 

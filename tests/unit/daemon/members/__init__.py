@@ -1,0 +1,1 @@
+"""Unit tests of what the daemon shows and decides of members."""
