@@ -115,6 +115,11 @@ class PreparedData:
         return np.memmap(self.directory / TOKENS, dtype=token_dtype(self.vocab_size), mode="r")
 
 
+def _not_kept(folder: Path, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    return f"cannot keep training data in {folder} ({reason}); free space there, or give another place with --cache"
+
+
 def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progress: Progress) -> PreparedData:
     """Data of a run, from the cache or built now (seconds to a minute, network only for package corpora).
 
@@ -134,9 +139,9 @@ def prepare(data: DataConfig, tokenizer: TokenizerConfig, cache_dir: Path, progr
                 _build(folder, data, tokenizer, progress)
                 prepared = _load(folder)
     except OSError as error:
-        reason = error.strerror or str(error)
-        told = f"cannot keep training data in {folder} ({reason}); free space there, or give another place with --cache"
-        raise (DiskFull(told) if is_disk_full(error) else StoreError(told)) from error
+        if is_disk_full(error):
+            raise DiskFull(_not_kept(folder, error)) from error
+        raise StoreError(_not_kept(folder, error)) from error
     if prepared is None:
         raise StoreError(f"training data in {folder} vanished while it was written")
     _check_hashes(prepared, data, tokenizer)
