@@ -20,6 +20,8 @@ MEMORY_BYTES_MAX: Final = 2 << 30
 """On top of what the process has: a tiny model takes some megabytes, as does a large one without its values."""
 SECONDS_MAX: Final = 120
 """CPU time; a thousand layers take three seconds."""
+AGAIN_S: Final = 1
+"""What is raised where nobody hears it, as in a callback of the garbage collector, is raised again."""
 SAID_MAX: Final = 300
 NO_MEMORY: Final = ("can't allocate memory", "bad_alloc", "std::length_error")
 
@@ -41,7 +43,7 @@ class LibraryBounds:
         resource.setrlimit(resource.RLIMIT_DATA, (least, hard))
         if self._is_told:
             self._handler = signal.signal(signal.SIGVTALRM, self.too_long)
-            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX)
+            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX, AGAIN_S)
         return self
 
     def __exit__(

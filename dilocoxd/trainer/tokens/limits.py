@@ -20,6 +20,9 @@ MEMORY_BYTES_MAX: Final = 8 << 30
 SECONDS_MAX: Final = 300
 """CPU time for a batch of texts, or one conversation: hundreds of times what any tokenizer needs."""
 _GRACE_S: Final = 10
+AGAIN_S: Final = 1
+"""Where the word is not heard, it is said again: what is raised in a callback of the garbage collector, or where an
+object ends, goes no further than that."""
 
 
 class TakesTooLongError(ConfigError):
@@ -50,7 +53,7 @@ def bounded_time() -> Iterator[None]:
     handler = signal.signal(signal.SIGVTALRM, _tell) if is_told else None
     try:
         if is_told:
-            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX)
+            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX, AGAIN_S)
         with _TextRefusal():
             yield
     finally:

@@ -31,6 +31,20 @@ def test_a_template_without_an_end_is_named(tmp_path: Path, template: str, monke
     assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
 
 
+def test_word_that_nobody_heard_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A callback of the garbage collector swallows what a handler raises there: then only SIGXCPU was left."""
+    monkeypatch.setattr(limits, "SECONDS_MAX", 1)
+    heard = 0
+    with limits.bounded_time():
+        while heard < 2:
+            try:
+                while True:
+                    pass
+            except limits.TakesTooLongError:
+                heard += 1
+    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+
+
 def pack(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     """With a gibibyte of memory and a second for each text."""
     command = (
