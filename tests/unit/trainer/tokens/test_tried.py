@@ -4,6 +4,7 @@ import base64
 import json
 import subprocess
 import sys
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def spoilt(folder: Path, normalizer: dict[str, Any]) -> Path:
 
 def charsmap(data: bytes) -> dict[str, Any]:
     return {"type": "Precompiled", "precompiled_charsmap": base64.b64encode(data).decode()}
+
+
+@pytest.fixture(autouse=True)
+def nothing_tried_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other tests of this process use the same tokenizer."""
+    monkeypatch.setattr(tried, "_KNOWN", deque())
 
 
 @pytest.fixture
