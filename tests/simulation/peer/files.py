@@ -46,6 +46,7 @@ class FileDisk(Disk):
 
     def open(self) -> Choice | None:
         choices: list[Choice] = []
+        self._promises = PromiseFile(self.directory)  # what a process knew of its files ends with it
         self._log = EntryLog(self.directory / "log", RUN_ID, GENESIS)
         finish_turn_back(self._log, self._aside, self.directory / "snapshots", choices.append, self.adopted)
         assert not self._log.verify(), "a log that was opened is sound"
