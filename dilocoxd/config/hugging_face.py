@@ -123,28 +123,34 @@ def has_tied_head(table: dict[str, Any]) -> bool:
 @functools.lru_cache(maxsize=4)
 def idle_parameters(text: str) -> int:
     """Weights of experts that a token does not pass through, of a model.config; 0 if it has or says none of that."""
-    table, found = parse_config(text), sizes(parse_config(text))
-    num = next((table[name] for name in _EXPERTS if table.get(name)), None)
-    used, width = table.get("num_experts_per_tok"), table.get("moe_intermediate_size") or found["intermediate_size"]
-    if not (type(num) is int and type(used) is int and type(width) is int):
-        return 0
-    dense = table.get("first_k_dense_replace")  # deepseek_v3 begins with layers that have none
-    layers = found["num_layers"] - (dense if type(dense) is int else 0)
-    return max(0, layers) * max(0, num - used) * 3 * found["hidden_size"] * width
+    table = parse_config(text)
+    used = table.get("num_experts_per_tok")
+    num, width, per_width = _experts(table)
+    return max(0, num - used) * width * per_width if num and type(used) is int else 0
 
 
 @functools.lru_cache(maxsize=4)
 def expert_parameters(text: str) -> int:
     """Of all experts of a model.config, in place of the dense part that `intermediate_size` says; 0 without experts."""
-    table, found = parse_config(text), sizes(parse_config(text))
-    num = next((table[name] for name in _EXPERTS if table.get(name)), None)
-    width, shared = table.get("moe_intermediate_size") or found["intermediate_size"], table.get("n_shared_experts") or 0
-    if not (type(num) is int and type(width) is int and type(shared) is int):
+    table = parse_config(text)
+    shared = table.get("n_shared_experts") or 0
+    num, width, per_width = _experts(table)
+    if not num or type(shared) is not int:
         return 0
-    dense = table.get("first_k_dense_replace")
+    return max(0, (num + shared) * width - sizes(table)["intermediate_size"]) * per_width
+
+
+def _experts(table: dict[str, Any]) -> tuple[int, int, int]:
+    """Experts of a layer, width of each, and weights of the whole model for one of that width; zeros if it has or says
+    none of that."""
+    found = sizes(table)
+    num = next((table[name] for name in _EXPERTS if table.get(name)), None)
+    width = table.get("moe_intermediate_size") or found["intermediate_size"]
+    if not (type(num) is int and type(width) is int):
+        return 0, 0, 0
+    dense = table.get("first_k_dense_replace")  # deepseek_v3 begins with layers that have none
     layers = found["num_layers"] - (dense if type(dense) is int else 0)
-    wider = (num + shared) * width - found["intermediate_size"]
-    return max(0, layers) * max(0, wider) * 3 * found["hidden_size"]
+    return num, width, max(0, layers) * 3 * found["hidden_size"]
 
 
 def positions(table: dict[str, Any]) -> int:

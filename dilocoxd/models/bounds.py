@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
-import threading
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Final, Literal, NoReturn, Self
 
+from dilocoxd.cpu_time import told_after
 from dilocoxd.errors import ConfigError, DilocoxdError
 
 MEMORY_BYTES_MAX: Final = 2 << 30
 """On top of what the process has: a tiny model takes some megabytes, as does a large one without its values."""
 SECONDS_MAX: Final = 120
 """CPU time; a thousand layers take three seconds."""
-AGAIN_S: Final = 1
-"""What is raised where nobody hears it, as in a callback of the garbage collector, is raised again."""
 SAID_MAX: Final = 300
 NO_MEMORY: Final = ("can't allocate memory", "bad_alloc", "std::length_error")
 
@@ -33,25 +30,20 @@ class LibraryBounds:
     def __init__(self, model_type: str) -> None:
         self._model_type = model_type
         self._data = resource.getrlimit(resource.RLIMIT_DATA)
-        self._is_told = threading.current_thread() is threading.main_thread()
-        self._handler: object = None
+        self._time = told_after(SECONDS_MAX, self.too_long)
 
     def __enter__(self) -> Self:
         soft, hard = self._data
         most = _data_bytes() + MEMORY_BYTES_MAX
         least = most if soft == resource.RLIM_INFINITY else min(soft, most)
         resource.setrlimit(resource.RLIMIT_DATA, (least, hard))
-        if self._is_told:
-            self._handler = signal.signal(signal.SIGVTALRM, self.too_long)
-            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX, AGAIN_S)
+        self._time.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
-        if self._is_told:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, self._handler)  # type: ignore[arg-type]
+        self._time.__exit__(None, None, None)
         resource.setrlimit(resource.RLIMIT_DATA, self._data)
         if isinstance(error, Exception) and not isinstance(error, DilocoxdError):
             if isinstance(error, MemoryError) or any(word in str(error) for word in NO_MEMORY):

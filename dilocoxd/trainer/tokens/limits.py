@@ -4,14 +4,13 @@ memory, and for time without end."""
 from __future__ import annotations
 
 import resource
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final, Literal, NoReturn
 
+from dilocoxd.cpu_time import told_after
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens.vocabulary import is_of_library
 
@@ -20,9 +19,6 @@ MEMORY_BYTES_MAX: Final = 8 << 30
 SECONDS_MAX: Final = 300
 """CPU time for a batch of texts, or one conversation: hundreds of times what any tokenizer needs."""
 _GRACE_S: Final = 10
-AGAIN_S: Final = 1
-"""Where the word is not heard, it is said again: what is raised in a callback of the garbage collector, or where an
-object ends, goes no further than that."""
 
 
 class TakesTooLongError(ConfigError):
@@ -47,19 +43,12 @@ def bounded_time() -> Iterator[None]:
     """
     cpu, cores = resource.getrlimit(resource.RLIMIT_CPU), resource.getrlimit(resource.RLIMIT_CORE)
     last = int(time.process_time()) + SECONDS_MAX + _GRACE_S
-    is_told = threading.current_thread() is threading.main_thread()
     resource.setrlimit(resource.RLIMIT_CORE, (0, cores[1]))
     resource.setrlimit(resource.RLIMIT_CPU, (_least(cpu[0], last), cpu[1]))
-    handler = signal.signal(signal.SIGVTALRM, _tell) if is_told else None
     try:
-        if is_told:
-            signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_MAX, AGAIN_S)
-        with _TextRefusal():
+        with told_after(SECONDS_MAX, _tell), _TextRefusal():
             yield
     finally:
-        if is_told:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, handler)
         resource.setrlimit(resource.RLIMIT_CPU, cpu)
         resource.setrlimit(resource.RLIMIT_CORE, cores)
 
