@@ -52,8 +52,9 @@ class SwarmSettings:
     members_json: Path | None = None
     startup_timeout_s: float = 60.0
 
-    def for_p2pd(self, may_ask: Callable[[PeerId], bool]) -> NodeSettings:
+    def for_p2pd(self, is_member: Callable[[PeerId], bool], is_evicted: Callable[[PeerId], bool]) -> NodeSettings:
         """How p2pd is to be run."""
+        allowed = self.allowed_peers
         own = f"/p2p/{self.identity.peer_id}"
         return NodeSettings(
             self.identity.path,
@@ -68,7 +69,8 @@ class SwarmSettings:
             "private" if self.relays else "public" if self.announce else None,
             self.startup_timeout_s,
             hole_punching=self.hole_punching,
-            may_ask=may_ask,
+            may_ask=lambda peer: (allowed is None or peer in allowed) and is_member(peer),
+            is_evicted=is_evicted,
             log_path=self.log_path,
         )
 

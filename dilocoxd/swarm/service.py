@@ -82,7 +82,8 @@ class Swarm:
         self.book = RecordBook(self.peer_id, settings.run_id)
         self.admissions = make_admissions(settings.authorities, settings.members_json)
         self.doors = Doorkeeper(self.admissions.book if self.admissions else None, settings.membership)
-        self.node = Node(settings.for_p2pd(self._may_ask), self._check_hint, lambda code: self.guard.count("dht", code))
+        for_p2pd = settings.for_p2pd(self.doors.is_member, self.doors.is_evicted)
+        self.node = Node(for_p2pd, self._check_hint, lambda code: self.guard.count("dht", code))
         self.gate = StreamGate(self.node, settings.run_id, self.guard, self.doors)
         if self.admissions is not None:
             self.doors.on_change = self.admissions.note_change
@@ -125,10 +126,6 @@ class Swarm:
         self._addresses: tuple[str, ...] = ()
         self.public: tuple[str, ...] = ()
         """Addresses of ours that others found out; told after those that p2pd knows."""
-
-    def _may_ask(self, peer: PeerId) -> bool:
-        allowed = self._settings.allowed_peers
-        return (allowed is None or peer in allowed) and self.doors.is_member(peer)
 
     # ---- life -------------------------------------------------------------------------------------------------
 

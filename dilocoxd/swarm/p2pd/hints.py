@@ -1,15 +1,20 @@
-"""What our DHT node stores: records of this run's peers and nothing else. Source: protocol/05-discovery.md, rule D7."""
+"""Our DHT node: it stores records of this run's peers and nothing else, and sends nothing to who was evicted.
+
+Source: protocol/05-discovery.md, rules D7 and D9.
+"""
 
 from collections.abc import Callable
+from typing import Any
 
 import msgpack
 
-from dilocoxd.errors import WireError
+from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.p2pd.slim_import import import_slim
 
 import_slim()
 
+from hivemind.dht.node import DHTNode  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase  # noqa: E402
 
@@ -40,3 +45,21 @@ class OnlyOurRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is 
             self._count_bad(error.code if isinstance(error, WireError) else "malformed")
             return False
         return True
+
+
+async def create_dht(p2p: Any, validator: OnlyOurRecords, is_evicted: Callable[[PeerId], bool]) -> Any:
+    """hivemind's `DHTNode` on this p2pd.
+
+    hivemind stores a record with whoever is nearest to its key, and goes on so for as long as it is answered: who was
+    evicted was sent the records of all members. A request that fails takes its peer out of the routing table.
+    """
+    dht = await DHTNode.create(p2p=p2p, strict=False, record_validator=validator)
+    stub_of = dht.protocol.get_stub
+
+    def get_stub(peer: Any) -> Any:
+        if is_evicted(PeerId(peer.to_base58())):
+            raise PeerError(f"{peer} was evicted")
+        return stub_of(peer)
+
+    dht.protocol.get_stub = get_stub
+    return dht

@@ -31,7 +31,7 @@ from dilocoxd.swarm.p2pd.addresses import circuit_through, multiaddr_bytes
 from dilocoxd.swarm.p2pd.binary import check_binary
 from dilocoxd.swarm.p2pd.connections import ip_of
 from dilocoxd.swarm.p2pd.fence import DhtFence
-from dilocoxd.swarm.p2pd.hints import HintCheck, OnlyOurRecords
+from dilocoxd.swarm.p2pd.hints import HintCheck, OnlyOurRecords, create_dht
 from dilocoxd.swarm.p2pd.peer_ids import fresh_peer_id, id_bytes
 from dilocoxd.swarm.p2pd.process import P2pdChanges, fenced, hear_failures, p2pd_class, p2pd_log
 from dilocoxd.swarm.p2pd.relays import HOP_PROTOCOL, deny
@@ -42,7 +42,6 @@ from dilocoxd.swarm.streams.room import network_of
 import_slim()
 
 from hivemind import hivemind_cli  # noqa: E402
-from hivemind.dht.node import DHTNode  # noqa: E402
 from hivemind.dht.routing import DHTID  # noqa: E402
 from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID  # noqa: E402
 from hivemind.p2p.p2p_daemon_bindings.utils import read_pbmsg_safe, write_pbmsg  # noqa: E402
@@ -132,7 +131,7 @@ class Node:
             force_reachability=self._settings.reachability,
             dht_mode="client",  # libp2p's own public DHT: nobody here uses it
         )
-        self._dht = await DHTNode.create(p2p=self._p2p, strict=False, record_validator=self._validator)
+        self._dht = await create_dht(self._p2p, self._validator, self._settings.is_evicted)
         if not self._settings.relay_for_others:
             self._handlers[HOP_PROTOCOL] = deny
         for protocol in self._handlers:

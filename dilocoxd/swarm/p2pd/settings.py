@@ -38,6 +38,8 @@ class NodeSettings:
     """Open direct connections through NATs to whom we meet at a relay; p2pd's AutoNAT service comes with it."""
     may_ask: Callable[[PeerId], bool] = lambda peer: True
     """Whose DHT requests are answered."""
+    is_evicted: Callable[[PeerId], bool] = lambda peer: False
+    """Whom the DHT sends nothing."""
     p2pd_memory_mib: int = 128
     """Soft limit of p2pd's heap (GOMEMLIMIT)."""
     log_path: Path | None = None

@@ -161,6 +161,29 @@ async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: P
         assert again.swarm.doors.is_evicted(c.peer_id)
 
 
+async def test_records_of_members_are_stored_with_nobody_who_was_evicted(tmp_path: Path) -> None:
+    a = member(tmp_path / "a")
+    async with running(a):
+        b, c = member(tmp_path / "b", a), member(tmp_path / "c", a, serial=9)
+        async with running(b, c):
+            await until_all_know_all(a, b, c)
+
+            async def store_a_new_one() -> bytes:
+                await asyncio.sleep(0.002)  # the records of two milliseconds are two
+                a.swarm.gossip.publish()
+                record = a.swarm.book.data(a.peer_id)
+                assert await a.swarm.node.publish_hint(a.peer_id, record, ttl_s=30)
+                return record
+
+            assert await store_a_new_one() in await c.swarm.node.find_hints()
+            revocation = revoked(RevocationTerms(MANIFEST.sha256(), c.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
+            assert a.swarm.decisions.evict(revocation)
+            await until(lambda: a.evicted == b.evicted == [c.peer_id], "the news reach b")
+            record = await store_a_new_one()
+            assert record in await b.swarm.node.find_hints()
+            assert record not in await c.swarm.node.find_hints()
+
+
 async def test_who_is_turned_away_notices_though_it_saw_no_connection_end(tmp_path: Path) -> None:
     """p2pd may be connected again before we look, and then nothing but refusals tells that we are out."""
     a = member(tmp_path / "a")
