@@ -47,6 +47,7 @@ FAILED_ONCE = (
         1587515,
         1590423,
         1802821,
+        5063173,
     ),
 )
 """Schedules beyond those that found a fault (docs/simulation.md)."""

@@ -247,8 +247,9 @@ def _operators_decide(swarm: Swarm) -> bool:
 def _run_calmly(swarm: Swarm, before: int) -> None:
     """A round within the time that it has. Who trains may have come to the chain late in it, held up by a liar or new
     after a lost disk: then rounds wait for the first contribution, not for each other, and the time counts from there.
-    A branch that its liar withholds is asked for a few times (R22). One sound, heavier branch of a liar after the other
-    takes everybody along each time: the time counts from the last one, but not for ever.
+    A branch that its liar withholds is asked for a few times (R22), at worst by one honest peer after the other: who
+    asks makes no proposal. One sound, heavier branch of a liar after the other takes everybody along each time: the
+    time counts from the last one, but not for ever.
     """
     world, limit = swarm.world, _calm_max(swarm)
     started, offered = world.now, list[float]()
@@ -263,7 +264,8 @@ def _run_calmly(swarm: Swarm, before: int) -> None:
         world.run_until(lambda: is_over() or bool(offered), started + 2 * limit)
         world.run_until(is_over, max([started, *offered]) + OFFERED_S)
     if any(node.mischief is not None and node.mischief.kind == "withholds" for node in swarm.nodes.values()):
-        world.run_until(is_over, world.now + UNAVAILABLE_MAX * swarm.limits.recovery_retry_s)
+        num_asking = sum(node.is_up and node.mischief is None for node in swarm.nodes.values())
+        world.run_until(is_over, world.now + num_asking * UNAVAILABLE_MAX * swarm.limits.recovery_retry_s)
     while not is_over() and world.now < min(swarm.forged_at + OFFERED_S, started + FORGED_MAX * limit):
         world.run_until(is_over, world.now + 1.0)
 
