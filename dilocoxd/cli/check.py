@@ -11,7 +11,6 @@ import click
 from dilocoxd.answers.words import wrapped
 from dilocoxd.cli.doctor.machine import compiler_finding
 from dilocoxd.cli.screens.layout import facts, width
-from dilocoxd.cli.shell.offers import presets
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.fields import Section
 from dilocoxd.config.footprint.shape import shape_of
@@ -44,22 +43,8 @@ def explanation(model: type[Section]) -> str:
     return "\n".join(lines)
 
 
-@click.command("check-config")
-@click.argument(
-    "path",
-    metavar="[PRESET | FILE | RUN_DIR]",
-    type=click.Path(path_type=Path),
-    required=False,
-    shell_complete=presets,
-)
-@click.option("--explain", is_flag=True, help="Print every field with unit, range, effect and cost.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
-    """Check run.toml, site.toml or a run directory without starting anything.
-
-    Also tells what the run, or a preset, weighs: parameters, memory, disk, payload, seconds of an exchange. Exits 0 if
-    the daemon would accept the files and 78 with one sentence per problem if not.
-    """
+    """Exit code of `dilocoxd check-config` (cli/declared/checking.py). Raises ConfigError."""
     if explain:
         columns = width(is_wide=False)
         text = "# run.toml\n\n" + explanation(Manifest) + "# site.toml\n\n" + explanation(SiteConfig)

@@ -27,20 +27,16 @@ from dilocoxd.cli.corpus import (
 from dilocoxd.cli.doctor.before_start import check_before_start
 from dilocoxd.cli.exit_codes import DONE
 from dilocoxd.cli.model.first_state import made_first_state
-from dilocoxd.cli.model.origin import Origin, origin_of, origin_options
+from dilocoxd.cli.model.origin import Origin, origin_of
 from dilocoxd.cli.model.tokenizer import with_tokenizer_files
 from dilocoxd.cli.overrides import (
     Sections,
-    directory_option,
-    force_option,
     merged,
-    site_options,
     site_tables,
     split_settings,
     warn_of_address,
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, require_same_run, with_authority
-from dilocoxd.cli.shell.offers import presets, run_directories
 from dilocoxd.cli.shell.streams import silence_output
 from dilocoxd.cli.shell.telling import say, tell
 from dilocoxd.config.footprint.counts import model_parameters
@@ -263,23 +259,10 @@ def own_text(manifest: Manifest, options: Mapping[str, object]) -> tuple[Manifes
     return manifest.model_copy(update={"data": manifest.data.model_copy(update=changes)}), corpora
 
 
-@click.command()
-@click.argument("target", metavar="[PRESET | run.toml]", required=False, shell_complete=presets)
-@click.option("--no-run", is_flag=True, help="Only write the run directory.")
-@directory_option
-@force_option
-@origin_options
-@site_options
 def start(
     target: str | None, no_run: bool, directory: str | None, force: bool, settings: tuple[str, ...], **options: Any
 ) -> int:
-    """Create a run and train it here, in the foreground.
-
-    Prints the line with which other machines join. PRESET is tiny (0.05 million parameters, for
-    a try), demo (0.5 million) or small (32 million), or one of them with a strategy
-    (small:sparseloco); any field can be changed with --set. --from goes on from a state of
-    another run: a fork, or the way on after its end.
-    """
+    """Exit code of `dilocoxd start` (cli/declared/starting.py). Raises ConfigError."""
 
     def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
         check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
@@ -292,17 +275,8 @@ def start(
     return 0 if no_run else run_in_foreground(run_dir)
 
 
-@click.command()
-@click.argument("target", metavar="[PRESET | run.toml]", required=False, shell_complete=presets)
-@directory_option
-@origin_options
-@site_options
 def init(target: str | None, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
-    """Create a run directory without starting it (start it with `dilocoxd run`).
-
-    It reads and makes no text of a preset, and so cannot name it by its hash: for a run that others shall join, take
-    `dilocoxd start --no-run`.
-    """
+    """Exit code of `dilocoxd init` (cli/declared/starting.py). Raises ConfigError."""
 
     def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
         check(manifest, site, Path(directory or "."), is_started=False)
@@ -312,15 +286,8 @@ def init(target: str | None, directory: str | None, settings: tuple[str, ...], *
     return 0
 
 
-@click.command()
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories)
-@force_option
-@site_options
 def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: Any) -> int:
-    """Train an existing run directory, in the foreground. This is what a service runs.
-
-    Options change site.toml of the run directory, for this start and the next ones.
-    """
+    """Exit code of `dilocoxd run` (cli/declared/starting.py). Raises ConfigError."""
     site_changes = only_site_settings(settings)
     run_dir = open_run_dir(run_directory)
     run_dir.require_usable()

@@ -13,9 +13,7 @@ from dilocoxd.cli.client import client_for
 from dilocoxd.cli.logs import Labels
 from dilocoxd.cli.screens.layout import width
 from dilocoxd.cli.screens.rounds import log_screen
-from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.cli.shell.telling import tell
-from dilocoxd.cli.show import wide_option
 from dilocoxd.daemon.observe.log_entries import log_entries
 from dilocoxd.errors import ConfigError, StoreError
 from dilocoxd.ids import Digest
@@ -27,11 +25,6 @@ from dilocoxd.wire.entry import entry_hash, genesis_hash, offer_text, vote_text,
 EXIT_UNSOUND = 1
 PAGE_MAX = 200
 """Of /v1/log."""
-
-
-@click.group()
-def log() -> None:
-    """Read the chain of outer steps: show it, or (daemon stopped) verify it."""
 
 
 def opened(run_dir: RunDir) -> EntryLog:
@@ -109,13 +102,8 @@ def shown_entries(target: str | None, last: int) -> list[ShownEntry]:
     return [ShownEntry(entry) for entry in reversed(found[: last or None])]
 
 
-@log.command()
-@click.argument("target", metavar="[URL | RUN_DIR]", required=False, shell_complete=run_directories)
-@click.option("--last", type=click.IntRange(min=0), default=20, show_default=True, help="Newest entries; 0 is all.")
-@wide_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(target: str | None, last: int, is_wide: bool, as_json: bool) -> int:
-    """Show committed outer steps: who contributed what. Of a running daemon, or of a stopped one's RUN_DIR."""
+    """Exit code of `dilocoxd log show` (cli/declared/chain.py). Raises ConfigError."""
     found = shown_entries(target, last)
     if as_json:
         click.echo(json.dumps([row.as_json() for row in found], indent=1))
@@ -125,11 +113,8 @@ def show(target: str | None, last: int, is_wide: bool, as_json: bool) -> int:
     return 0
 
 
-@log.command()
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(run_directory: Path, as_json: bool) -> int:
-    """Check every entry, payload and snapshot against its hash. Exit code 1 if anything is damaged."""
+    """Exit code of `dilocoxd log verify` (cli/declared/chain.py). Raises ConfigError."""
     run_dir = open_run_dir(run_directory)
     with run_dir.locked():
         chain = opened(run_dir)
@@ -140,15 +125,8 @@ def verify(run_directory: Path, as_json: bool) -> int:
     return EXIT_UNSOUND if problems else 0
 
 
-@log.command()
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories)
-@click.argument("folder", metavar="[FOLDER]", type=click.Path(path_type=Path, exists=True), required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def evidence(run_directory: Path, folder: Path | None, as_json: bool) -> int:
-    """Sum again what an audit found false, from FOLDER (default: all that RUN_DIR keeps) and the log of RUN_DIR.
-
-    Needs no daemon, and no trust in the site that kept the folder. Exit code 1 if a lie is proved.
-    """
+    """Exit code of `dilocoxd log evidence` (cli/declared/chain.py). Raises ConfigError."""
     from dilocoxd.store.audits import AuditFolders
     from dilocoxd.swarm.discovery.identity import is_signed_by
     from dilocoxd.trained.proof.evidence import check_evidence

@@ -17,7 +17,6 @@ from dilocoxd.answers.status import Status
 from dilocoxd.answers.words import wrapped
 from dilocoxd.cli.client import client_for
 from dilocoxd.cli.screens.layout import width
-from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError, PeerError
 from dilocoxd.site_names import in_words, labels_of, short_id
 from dilocoxd.store.rundir import open_run_dir
@@ -28,20 +27,10 @@ from dilocoxd.telemetry.records import line_of, shown_level_of
 POLL_S: Final = 0.5
 ASK_AGAIN_S: Final = 5.0
 """For the names of sites, when one comes that has none."""
-LEVELS: Final = tuple(SEVERITY)
 
 
-@click.command()
-@click.argument(
-    "run_directory", metavar="[RUN_DIR]", default=".", type=click.Path(path_type=Path), shell_complete=run_directories
-)
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
-@click.option(
-    "-n", "--last", type=click.IntRange(min=0), default=50, show_default=True, help="So many of the newest lines."
-)
-@click.option("--level", type=click.Choice(LEVELS), default="info", show_default=True, help="Least severity.")
 def logs(run_directory: Path, follow: bool, last: int, level: Level) -> int:
-    """Show what happened at a site, newest last; details of each round with --level debug."""
+    """Exit code of `dilocoxd logs` (cli/declared/watching.py). Raises ConfigError."""
     run_dir = open_run_dir(run_directory)
     path, label = run_dir.events, Labels(str(run_directory))
     if not path.is_file():

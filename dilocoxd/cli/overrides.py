@@ -1,20 +1,15 @@
 """Turns `--set section.field=value` and the short options into tables that the configuration models check."""
 
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar
 
-import click
-
-from dilocoxd.cli.shell.offers import settings
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.addresses import is_host, listen_ip, local_words, read_address, socket_family
 from dilocoxd.config.environment import field_name, require_unhidden, toml_value
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 
-F = TypeVar("F", bound=Callable[..., Any])
 Sections = dict[str, dict[str, object]]
 """Section to field to value, as TOML has it; checked by the models of dilocoxd/config."""
 
@@ -29,54 +24,6 @@ SHORT: dict[str, tuple[str, str]] = {
     "device": ("parallel", "device"),
     "cache": ("paths", "cache"),
 }
-
-
-def directory_option(function: F) -> F:
-    """Where a command makes its run directory."""
-    return click.option(
-        "--dir", "directory", metavar="DIR", help="Run directory; default: the run id, in this folder."
-    )(function)
-
-
-def force_option(function: F) -> F:
-    """For commands that start a daemon."""
-    return click.option("--force", is_flag=True, help="Start although memory or disk look too small.")(function)
-
-
-def site_options(function: F) -> F:
-    """The options that every command has that makes or changes a site.toml."""
-    options = [
-        click.option("--name", metavar="NAME", help="What this site is called, everywhere; default: the host's name."),
-        click.option(
-            "--host",
-            metavar="ADDRESS",
-            help="Listen here: IP or name of this machine; default 0.0.0.0.",
-        ),
-        click.option("--port", type=int, metavar="PORT", help="TCP port for other sites; default 31337, 0 a free one."),
-        click.option(
-            "--announce",
-            multiple=True,
-            metavar="ADDR",
-            help="What others shall use: IP, name, HOST:PORT (repeatable).",
-        ),
-        click.option("--api-host", metavar="ADDRESS", help="HTTP API; default 127.0.0.1."),
-        click.option("--api-port", type=int, metavar="PORT", help="HTTP API; default 8080."),
-        click.option("--stages", type=int, metavar="N", help="Pipeline stages at this site; default 1."),
-        click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Where the stages compute; default cpu."),
-        click.option("--cache", metavar="DIR", help="Tokenised corpora; default ~/.cache/dilocoxd."),
-        click.option("--data", multiple=True, metavar="[NAME=]PATH", help="Own text or token store: its path here."),
-        click.option(
-            "--set",
-            "settings",
-            multiple=True,
-            metavar="SECTION.FIELD=VALUE",
-            shell_complete=settings,
-            help="Any other field (repeatable).",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 def parse_setting(text: str) -> tuple[str, str, object]:

@@ -126,19 +126,8 @@ def chosen(target: Path, life: int) -> Path:
     return found[-life]
 
 
-@click.command()
-@click.argument("target", metavar="RUN_DIR|RECORDING", type=click.Path(path_type=Path, exists=True))
-@click.option(
-    "--life", type=click.IntRange(min=1), default=1, show_default=True, help="1 is the daemon's newest start."
-)
-@click.option("--last", type=click.IntRange(min=0), default=0, help="Print the last events only; 0 is all.")
-@click.option("--all", "with_idle", is_flag=True, help="Also events that changed nothing and ordered nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each event.")
 def replay(target: Path, life: int, last: int, with_idle: bool, as_json: bool) -> int:
-    """Play a recorded life of the round machine again: each event, what it ordered, and what it waited for.
-
-    Exit code 1 if the machine ordered anything else than recorded.
-    """
+    """Exit code of `dilocoxd replay` (cli/declared/replay.py). Raises ConfigError."""
     path = chosen(target, life)
     shown: deque[Step] = deque(maxlen=min(last, sys.maxsize) or None)
     total, first_difference, before = 0, None, ""

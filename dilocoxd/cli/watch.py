@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-import click
 from pydantic import JsonValue, TypeAdapter
 from rich.console import Console, Group
 from rich.live import Live
@@ -95,12 +94,8 @@ def follow(client: ApiClient, screen: Screen, live: Live, deadline: float) -> No
     raise PeerError("the daemon closed the stream")
 
 
-@click.command()
-@click.argument("target", metavar="[URL | RUN_DIR]", required=False)
-@click.option("--seconds", type=float, default=0.0, help="End after this time; 0 is never.")
-@click.option("--once", is_flag=True, help="End as soon as there is something to show.")
 def watch(target: str | None, seconds: float, once: bool) -> int:
-    """Show the status of a daemon, live. Ctrl-C ends it."""
+    """Exit code of `dilocoxd watch` (cli/declared/watching.py). Raises ConfigError."""
     client = client_for(target)
     screen = Screen(is_once=once)
     deadline = time.monotonic() + seconds if seconds else float("inf")

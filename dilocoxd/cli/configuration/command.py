@@ -12,7 +12,6 @@ import click
 
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.overrides import Sections, merged, split_settings
-from dilocoxd.cli.shell.offers import run_directories, settings
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.environment import field_name, given_variable
 from dilocoxd.config.fields import Section
@@ -28,10 +27,6 @@ NEXT_START: Final = "takes effect at the next start of the daemon"
 VALUE_CHARS_MAX: Final = 60
 """In a list of everything on a terminal; whoever names a field, or reads by a pipe, gets all of it."""
 
-run_argument = click.argument(
-    "run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -44,18 +39,8 @@ class Setting:
     """What site.toml says if a variable wins over it."""
 
 
-@click.group()
-def config() -> None:
-    """Show what holds at a site and where each value comes from, or change its site.toml."""
-
-
-@config.command("show")
-@run_argument
-@click.argument("names", metavar="[SECTION | SECTION.FIELD]...", nargs=-1)
-@click.option("--changed", "is_changed", is_flag=True, help="Only what is not as by default.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_config(run_directory: Path, names: tuple[str, ...], is_changed: bool, as_json: bool) -> int:
-    """Print every field with its value and origin: run.toml, site.toml, a variable, or the default."""
+    """Exit code of `dilocoxd config show` (cli/declared/config.py). Raises ConfigError."""
     run_dir = open_run_dir(run_directory)
     found = list(_chosen(effective_settings(run_dir), names))
     if is_changed:
@@ -71,11 +56,8 @@ def show_config(run_directory: Path, names: tuple[str, ...], is_changed: bool, a
     return 0
 
 
-@config.command("set")
-@run_argument
-@click.argument("assignments", metavar="SECTION.FIELD=VALUE...", nargs=-1, required=True, shell_complete=settings)
 def set_config(run_directory: Path, assignments: tuple[str, ...]) -> int:
-    """Change site.toml; comments and all other lines stay. The daemon reads it when it starts."""
+    """Exit code of `dilocoxd config set` (cli/declared/config.py). Raises ConfigError."""
     run_dir = open_run_dir(run_directory)
     fixed, changes = split_settings(assignments)
     for section, fields in fixed.items():

@@ -16,7 +16,6 @@ from dilocoxd.cli.doctor.machine import machine_findings
 from dilocoxd.cli.doctor.site import site_findings
 from dilocoxd.cli.exit_codes import DONE, FAILED
 from dilocoxd.cli.screens.layout import GAP, Column, table, width
-from dilocoxd.cli.shell.offers import run_directories
 from dilocoxd.errors import ConfigError
 from dilocoxd.store.rundir import open_run_dir
 
@@ -52,22 +51,8 @@ def client_of(directory: Path) -> ApiClient | None:
         return None
 
 
-@click.command()
-@click.argument(
-    "directory", metavar="[RUN_DIR]", required=False, type=click.Path(path_type=Path), shell_complete=run_directories
-)
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
-@click.option(
-    "--bundle",
-    metavar="FILE.tar.gz",
-    type=click.Path(path_type=Path),
-    help="Write an archive for whoever helps: findings, configuration, events, logs, status. No key, token or text.",
-)
 def doctor(directory: Path | None, as_json: bool, bundle: Path | None) -> int:
-    """Check this machine, and with RUN_DIR the site on it; each finding comes with its remedy.
-
-    Exit code 1 if something stops the site from training with others.
-    """
+    """Exit code of `dilocoxd doctor` (cli/declared/checking.py). Raises ConfigError."""
     if bundle is not None and directory is None:
         raise click.UsageError("--bundle is about a site; give its RUN_DIR")
     found = list(findings(directory))

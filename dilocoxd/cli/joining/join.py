@@ -1,6 +1,5 @@
 """`dilocoxd join`: from a pasted link to a site that trains along. It says what it is about to do, and asks."""
 
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +24,7 @@ from dilocoxd.cli.joining.newcomer import Newcomer, Target, newcomer, read_targe
 from dilocoxd.cli.joining.text import GivenText, given_text
 from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
-from dilocoxd.cli.overrides import Sections, directory_option, force_option, site_options, site_tables
+from dilocoxd.cli.overrides import Sections, site_tables
 from dilocoxd.cli.run_dir.admission import first_authorities
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.cli.shell.telling import tell
@@ -41,25 +40,6 @@ from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, ope
 from dilocoxd.wire.admission import OBSERVE
 
 
-def _time(_context: click.Context, _option: click.Parameter, value: float) -> float:
-    """Refuse what no clock reaches, or has passed already."""
-    if not 0 < value < math.inf:
-        raise click.BadParameter(f"{value} is no time to wait")
-    return value
-
-
-@click.command()
-@click.argument("addresses", metavar="[LINK...]", nargs=-1)
-@click.option(
-    "--timeout", "timeout_s", type=float, default=60.0, show_default=True, callback=_time,
-    help="Seconds to find the run.",
-)  # fmt: skip
-@click.option("--no-run", is_flag=True, help="Only write the run directory.")
-@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked.")
-@directory_option
-@force_option
-@click.option("--init", "init_from", metavar="DIR", help="The files of weights that the run started from (or adapts).")
-@site_options
 def join(
     addresses: tuple[str, ...],
     timeout_s: float,
@@ -70,13 +50,7 @@ def join(
     force: bool,
     **options: Any,
 ) -> int:
-    """Fetch a run from a peer, verify it, and train along, in the foreground.
-
-    LINK is what `dilocoxd start` or `dilocoxd invite` printed; addresses of other sites may follow. An open run can be
-    joined by the address of any site alone. Without LINK, lists the runs that sites on the local network tell of.
-
-    Repeating the command goes on with the same run directory; options change its site.toml.
-    """
+    """Exit code of `dilocoxd join` (cli/declared/joining.py). Raises ConfigError."""
     if not addresses:
         return show_local_runs()
     target = read_target(addresses)

@@ -2,12 +2,10 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-import click
+from typing import Any
 
 from dilocoxd.cli.model.parent import Parent, parent_of
 from dilocoxd.config import hugging_face
@@ -20,7 +18,6 @@ from dilocoxd.store.installed_models import installed_model
 from dilocoxd.store.rundir import RunDir
 from dilocoxd.trained.tokenizer import FILE_NAMES, TOKENIZER_NAME, TokenizerFiles
 
-F = TypeVar("F", bound=Callable[..., Any])
 _CONFIG_BYTES_MAX = 4 << 20
 """Of a config.json as people write it; of what counts the manifest takes 200,000 characters."""
 OWN_DATA = "own-loop"
@@ -116,22 +113,6 @@ class Origin:
         for name in FILE_NAMES:
             if (self.tokenizer / name).is_file():
                 write_file(folder / name, (self.tokenizer / name).read_bytes())
-
-
-def origin_options(function: F) -> F:
-    """The options of `start` and `init` about the model."""
-    options = [
-        click.option("--init", "init_from", metavar="DIR", help="Start from the weights of a Hugging Face model."),
-        click.option("--from", "parent", metavar="RUN_DIR[@ROUND]", help="Go on from a state of another run."),
-        click.option("--module", "module", metavar="DIR", help="Own torch module and loop; see dilocoxd.describe."),
-        click.option("--config", "config_from", metavar="FILE", help="From scratch, with the model of a config.json."),
-        click.option("--model", "own", metavar="NAME", help="From scratch, with a model that an own package brings."),
-        click.option("--tokenizer", "tokenizer_from", metavar="DIR", help="Use its tokenizer.json; default: --init's."),
-        click.option("--lora", type=click.IntRange(1, 4096), metavar="RANK", help="Train only an adapter of --init."),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
 
 
 def origin_of(options: dict[str, object]) -> Origin:

@@ -15,11 +15,11 @@ from dilocoxd.answers.site import CommandDone
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import client_for
 from dilocoxd.cli.run_dir.admission import found, read_keys
-from dilocoxd.cli.run_dir.members import invited_run, run_argument, without_members
+from dilocoxd.cli.run_dir.members import invited_run, without_members
 from dilocoxd.cli.run_dir.requests import load_request, new_request
 from dilocoxd.cli.screens.layout import Column, table
 from dilocoxd.cli.shell.telling import tell
-from dilocoxd.cli.show import json_option, show_json, target_argument
+from dilocoxd.cli.show import show_json
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.admission.keys import KEY_BYTES, SigningKey
@@ -33,15 +33,8 @@ SHORT: Final = 12
 """Digits of a change's hash that `show` prints."""
 
 
-@click.group()
-def authority() -> None:
-    """The keys that decide who may join a run."""
-
-
-@authority.command("new")
-@click.argument("file", type=click.Path(path_type=Path))
 def new_key(file: Path) -> int:
-    """Make a key, and print its public half for admission.authorities of a new run."""
+    """Exit code of `dilocoxd authority new` (cli/declared/authority.py). Raises ConfigError."""
     key = SigningKey(secrets.token_bytes(32))
     _write_new(file, [key])
     click.echo(key.public.hex())
@@ -59,11 +52,8 @@ def _write_keys(file: Path, keys: Iterable[SigningKey]) -> None:
     write_secret(file, "\n".join(key.seed.hex() for key in keys))
 
 
-@authority.command("export")
-@run_argument
-@click.argument("file", type=click.Path(path_type=Path))
 def export_keys(run_directory: Path, file: Path) -> int:
-    """Copy the keys of a run directory to FILE: whoever has it decides who may join."""
+    """Exit code of `dilocoxd authority export` (cli/declared/authority.py). Raises ConfigError."""
     run_dir, _, ring = invited_run(run_directory)
     if not ring.keys:
         raise ConfigError(
@@ -74,11 +64,8 @@ def export_keys(run_directory: Path, file: Path) -> int:
     return 0
 
 
-@authority.command("import")
-@run_argument
-@click.argument("file", type=click.Path(path_type=Path))
 def import_keys(run_directory: Path, file: Path) -> int:
-    """Add the keys in FILE to a run directory, which may invite and evict then."""
+    """Exit code of `dilocoxd authority import` (cli/declared/authority.py). Raises ConfigError."""
     run_dir, manifest, ring = invited_run(run_directory)
     given = read_keys(read_secret(file), str(file))
     places = {ring.authorities.place_of(key): key for key in given}
@@ -103,16 +90,8 @@ def _become_member(run_dir: RunDir, manifest: Manifest) -> None:
     found(run_dir, manifest, load(run_dir.identity(load_site(run_dir.site_toml))).peer_id)
 
 
-@authority.command("sign")
-@click.argument("request_file", metavar="REQUEST", type=click.Path(path_type=Path))
-@click.argument("key_file", metavar="KEY_FILE", type=click.Path(path_type=Path))
-@click.option("--yes", is_flag=True, help="Do not ask; without a terminal nothing is asked.")
 def sign_request(request_file: Path, key_file: Path, yes: bool) -> int:
-    """Sign an invite, an eviction or a change of the authorities, where several decide together.
-
-    REQUEST is the file that `invite`, `evict` or `authority rotate` wrote; it holds no secret. KEY_FILE is what
-    `authority new` or `authority export` wrote. In a terminal it asks before it signs.
-    """
+    """Exit code of `dilocoxd authority sign` (cli/declared/authority.py). Raises ConfigError."""
     request, keys = load_request(request_file), read_keys(read_secret(key_file), str(key_file))
     tell(f"{request_file} asks for {request.in_words()}")
     is_asked = not yes and sys.stdin.isatty() and sys.stderr.isatty()
@@ -124,11 +103,8 @@ def sign_request(request_file: Path, key_file: Path, yes: bool) -> int:
     return 0
 
 
-@authority.command("show")
-@target_argument
-@json_option
 def show_lists(target: str | None, as_json: bool) -> int:
-    """Show who decides, who did before, and whom members vote for."""
+    """Exit code of `dilocoxd authority show` (cli/declared/authority.py). Raises ConfigError."""
     if as_json:
         return show_json(target, "/v1/authorities")
     rows = client_for(target).ask("/v1/authorities", list[AuthorityList])
@@ -151,40 +127,10 @@ def _invites_shown(row: AuthorityList) -> str:
     return "good" if row.invites_void_from is None else f"void from {row.invites_void_from}"
 
 
-key_option = click.option(
-    "--key", "keys", multiple=True, metavar="KEY",
-    help="A new authority: its public key in hex, or the file of `authority new`; repeat it for several.",
-)  # fmt: skip
-threshold_option = click.option(
-    "--threshold", type=click.IntRange(1, AUTHORITIES_MAX), help="So many of them must sign.  [default: 1]"
-)
-void_option = click.option(
-    "--void-invites", is_flag=True, help="Links made before admit nobody new; who is a member stays."
-)
-
-
-@authority.command("rotate")
-@run_argument
-@key_option
-@threshold_option
-@void_option
-@click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
 def rotate(
     run_directory: Path, keys: tuple[str, ...], threshold: int | None, void_invites: bool, signed: Path | None
 ) -> int:
-    """Put other authorities in the place of those of now, who sign it.
-
-    Where several authorities must sign, a file is written for them to sign with `dilocoxd authority sign`; then the
-    change is made with --signed FILE. For that the daemon of RUN_DIR must run: it tells the others.
-
-    \b
-        dilocoxd authority new new.key
-        dilocoxd authority rotate RUN_DIR --key new.key
-        dilocoxd authority import RUN_DIR new.key
-
-    Name all authorities that shall decide then, those that stay too. If a key was stolen, add --void-invites, and have
-    members vote for the new list (`authority vote`): a thief can sign another one, and votes go before signatures.
-    """
+    """Exit code of `dilocoxd authority rotate` (cli/declared/authority.py). Raises ConfigError."""
     _, manifest, ring = invited_run(run_directory)
     if signed is None:
         if not keys:
@@ -231,15 +177,6 @@ def _height(run_directory: Path) -> int:
     return max(1, client_for(str(run_directory)).ask("/v1/status", Status).height)
 
 
-@authority.command("vote")
-@run_argument
-@click.argument("list_id", metavar="[ID]", required=False)
-@key_option
-@threshold_option
-@void_option
-@click.option(
-    "--instead-of", type=click.IntRange(1, CHANGES_MAX), metavar="LIST", help="Undo this list and later ones."
-)
 def vote(
     run_directory: Path,
     list_id: str | None,
@@ -248,18 +185,7 @@ def vote(
     void_invites: bool,
     instead_of: int | None,
 ) -> int:
-    """Vote as a member for other authorities: two thirds of those who contributed lately replace them.
-
-    For keys that are lost or stolen; no authority's key is needed. The first member names the new keys, the others run
-    the command with the ID that it prints (`authority show` has it too).
-
-    \b
-        dilocoxd authority vote RUN_DIR --key new.key
-        dilocoxd authority vote RUN_DIR 1f0c5a77b2d4
-
-    A vote for a list that is signed already confirms it: no other list with its number goes before it. --instead-of 1
-    puts the new list in the place of list 1, which a thief has signed, and of all that follow it.
-    """
+    """Exit code of `dilocoxd authority vote` (cli/declared/authority.py). Raises ConfigError."""
     _, manifest, _ = invited_run(run_directory)
     client = client_for(str(run_directory))
     rows = client.ask("/v1/authorities", list[AuthorityList])

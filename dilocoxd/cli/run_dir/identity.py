@@ -20,11 +20,8 @@ OWN_STATE: Final = ("promise", "promise.payload", "site", "membership")
 another name the same work would be given to the run twice."""
 
 
-@click.command("id")
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show_id(run_directory: Path, as_json: bool) -> int:
-    """Print the peer id of a run directory."""
+    """Exit code of `dilocoxd id` (cli/declared/identity.py). Raises ConfigError."""
     from dilocoxd.swarm.discovery.identity import load
 
     kept = run_directory / "identity.key"
@@ -40,18 +37,8 @@ def show_id(run_directory: Path, as_json: bool) -> int:
     return 0
 
 
-@click.group()
-def identity() -> None:
-    """The key that tells who this site is."""
-
-
-@identity.command()
-@click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
 def new(run_directory: Path) -> int:
-    """Make a new identity: after a run directory was copied, or its key was lost or damaged.
-
-    The old key, and what the site has not given to the run yet, are kept in a folder beside it. The shared model stays.
-    """
+    """Exit code of `dilocoxd identity new` (cli/declared/identity.py). Raises ConfigError."""
     from dilocoxd.swarm.discovery.identity import create
 
     run_dir = open_run_dir(run_directory)

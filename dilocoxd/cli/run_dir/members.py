@@ -23,7 +23,7 @@ from dilocoxd.cli.run_dir.admission import (
 )
 from dilocoxd.cli.run_dir.requests import load_request, new_request
 from dilocoxd.cli.screens.layout import Column, table, width
-from dilocoxd.cli.show import json_option, show_json, target_argument, wide_option
+from dilocoxd.cli.show import show_json
 from dilocoxd.config.addresses import leads_here
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.errors import ConfigError, PeerError, WireError
@@ -31,13 +31,12 @@ from dilocoxd.machines.admission.certificates import check_certificate, check_re
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import read_secret, write_secret
 from dilocoxd.store.rundir import RunDir, open_run_dir
-from dilocoxd.wire.admission import ROLES, USES_MAX, InviteTerms, Revocation, RevocationTerms
+from dilocoxd.wire.admission import InviteTerms, Revocation, RevocationTerms
 from dilocoxd.wire.codec import encode_struct
 from dilocoxd.wire.join_link import InviteToken
 
 UNITS: Final = {"m": 60, "h": 3600, "d": 86_400}
 EXPIRES_S_MAX: Final = 3650 * 86_400
-run_argument = click.argument("run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path))
 
 
 def seconds_of(text: str) -> int:
@@ -63,21 +62,8 @@ def invited_run(run_directory: Path) -> tuple[RunDir, Manifest, Keyring]:
     return run_dir, manifest, keyring(run_dir, manifest)
 
 
-@click.command()
-@run_argument
-@click.option("--expires", default="7d", show_default=True, help="How long it admits sites: 30m, 12h, 7d.")
-@click.option("--uses", type=click.IntRange(1, USES_MAX), default=1, show_default=True, help="Sites that it admits.")
-@click.option(
-    "--role", type=click.Choice(ROLES), default="contribute", show_default=True,
-    help="What who joins may do: take part, or only follow the run (observe).",
-)  # fmt: skip
-@click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
 def invite(run_directory: Path, expires: str, uses: int, role: str, signed: Path | None) -> int:
-    """Make a link with which others join the run.
-
-    Needs an authority's key in RUN_DIR. Where several authorities must sign, a file is written for them to sign with
-    `dilocoxd authority sign`; then the link is made with --signed FILE.
-    """
+    """Exit code of `dilocoxd invite` (cli/declared/members.py). Raises ConfigError."""
     run_dir, manifest, ring = invited_run(run_directory)
     if signed is not None:
         show_link(run_dir, manifest, _signed_token(run_dir, ring, signed))
@@ -173,12 +159,8 @@ def outside_address(status: Status, *, is_mapped: bool) -> str:
     return next(iter((*confirmed, *opened)), "")
 
 
-@click.command()
-@target_argument
-@wide_option
-@json_option
 def members(target: str | None, is_wide: bool, as_json: bool) -> int:
-    """Show who belongs to the run, by which invite, and who was evicted."""
+    """Exit code of `dilocoxd members` (cli/declared/members.py). Raises ConfigError."""
     if as_json:
         return show_json(target, "/v1/members")
     rows = client_for(target).ask("/v1/members", list[Member])
@@ -231,17 +213,8 @@ def member_called(site: str, rows: Sequence[Member], own: str) -> Member:
     return found_rows[0]
 
 
-@click.command()
-@click.argument("site", metavar="SITE")
-@run_argument
-@click.option("--signed", type=click.Path(path_type=Path), help="A request that enough authorities have signed.")
-@click.option("--vote", is_flag=True, help="Vote as a member, though an authority's key is here.")
 def evict(site: str, run_directory: Path, signed: Path | None, vote: bool) -> int:
-    """End the membership of a site; its invite is closed, and only a new one lets it in again.
-
-    SITE is a name or peer id as `dilocoxd members` shows it. The daemon of RUN_DIR must run: it tells the others.
-    Without an authority's key this site votes: two thirds of those who contributed lately evict a member.
-    """
+    """Exit code of `dilocoxd evict` (cli/declared/members.py). Raises ConfigError."""
     if vote and signed is not None:
         raise ConfigError("--vote and --signed exclude each other: members vote, authorities sign; give one of them")
     _, manifest, ring = invited_run(run_directory)

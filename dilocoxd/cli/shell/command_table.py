@@ -6,25 +6,26 @@ from dilocoxd.cli.shell.grouped_help import HelpGroup
 from dilocoxd.cli.shell.lazy_group import LazyCommand
 
 CLI: Final = "dilocoxd.cli"
+DECLARED: Final = f"{CLI}.declared"
 GROUPS: Final = (
     HelpGroup(
         "Start and join",
         (
-            LazyCommand("start", f"{CLI}.commands:start", "Create a run and train it here, in the foreground"),
+            LazyCommand("start", f"{DECLARED}.starting:start", "Create a run and train it here, in the foreground"),
             LazyCommand(
                 "join",
-                f"{CLI}.joining.join:join",
+                f"{DECLARED}.joining:join",
                 "Fetch a run from a peer, verify it, and train along, in the foreground",
             ),
             LazyCommand(
                 "node",
-                f"{CLI}.cluster.node:node",
+                f"{DECLARED}.nodes:node",
                 "Run outer parts and trainers of a site whose daemon runs on another machine, in the foreground",
             ),
-            LazyCommand("run", f"{CLI}.commands:run", "Train an existing run directory, in the foreground"),
+            LazyCommand("run", f"{DECLARED}.starting:run", "Train an existing run directory, in the foreground"),
             LazyCommand(
                 "init",
-                f"{CLI}.commands:init",
+                f"{DECLARED}.starting:init",
                 "Create a run directory without starting it (start it with `dilocoxd run`)",
             ),
         ),
@@ -37,10 +38,10 @@ GROUPS: Final = (
                 f"{CLI}.status:status",
                 "Show how it goes: state, speed, losses, time left, the other sites, alerts",
             ),
-            LazyCommand("watch", f"{CLI}.watch:watch", "Show the status of a daemon, live"),
+            LazyCommand("watch", f"{DECLARED}.watching:watch", "Show the status of a daemon, live"),
             LazyCommand(
                 "logs",
-                f"{CLI}.logs:logs",
+                f"{DECLARED}.watching:logs",
                 "Show what happened at a site, newest last; details of each round with --level debug",
             ),
             LazyCommand(
@@ -50,7 +51,7 @@ GROUPS: Final = (
             ),
             LazyCommand(
                 "members",
-                f"{CLI}.run_dir.members:members",
+                f"{DECLARED}.members:members",
                 "Show who belongs to the run, by which invite, and who was evicted",
             ),
             LazyCommand(
@@ -64,7 +65,7 @@ GROUPS: Final = (
                 "Show the newest rounds: who took part, how long each part took, what failed",
             ),
             LazyCommand(
-                "log", f"{CLI}.log:log", "Read the chain of outer steps: show it, or (daemon stopped) verify it"
+                "log", f"{DECLARED}.chain:log", "Read the chain of outer steps: show it, or (daemon stopped) verify it"
             ),
             LazyCommand(
                 "profile",
@@ -86,13 +87,13 @@ GROUPS: Final = (
             LazyCommand(
                 "leave", f"{CLI}.control:leave", "Settle the round, say goodbye to the others and end the daemon"
             ),
-            LazyCommand("invite", f"{CLI}.run_dir.members:invite", "Make a link with which others join the run"),
+            LazyCommand("invite", f"{DECLARED}.members:invite", "Make a link with which others join the run"),
             LazyCommand(
                 "evict",
-                f"{CLI}.run_dir.members:evict",
+                f"{DECLARED}.members:evict",
                 "End the membership of a site; its invite is closed, and only a new one lets it in again",
             ),
-            LazyCommand("authority", f"{CLI}.run_dir.authority:authority", "The keys that decide who may join a run"),
+            LazyCommand("authority", f"{DECLARED}.authority:authority", "The keys that decide who may join a run"),
             LazyCommand(
                 "adopt", f"{CLI}.control:adopt", "Take another branch of the run, where the alert fork_below_final asks"
             ),
@@ -133,22 +134,24 @@ GROUPS: Final = (
         (
             LazyCommand(
                 "doctor",
-                f"{CLI}.doctor.command:doctor",
+                f"{DECLARED}.checking:doctor",
                 "Check this machine, and with RUN_DIR the site on it; each finding comes with its remedy",
             ),
             LazyCommand(
                 "check-config",
-                f"{CLI}.check:check_config",
+                f"{DECLARED}.checking:check_config",
                 "Check run.toml, site.toml or a run directory without starting anything",
             ),
             LazyCommand(
                 "config",
-                f"{CLI}.configuration.command:config",
+                f"{DECLARED}.config:config",
                 "Show what holds at a site and where each value comes from, or change its site.toml",
             ),
-            LazyCommand("plan", f"{CLI}.plan:plan", "Predict exchange, rounds, bytes, memory and loss of a run"),
-            LazyCommand("id", f"{CLI}.run_dir.identity:show_id", "Print the peer id of a run directory"),
-            LazyCommand("identity", f"{CLI}.run_dir.identity:identity", "The key that tells who this site is"),
+            LazyCommand(
+                "plan", f"{DECLARED}.planning:plan", "Predict exchange, rounds, bytes, memory and loss of a run"
+            ),
+            LazyCommand("id", f"{DECLARED}.identity:show_id", "Print the peer id of a run directory"),
+            LazyCommand("identity", f"{DECLARED}.identity:identity", "The key that tells who this site is"),
             LazyCommand(
                 "files",
                 f"{CLI}.configuration.shipped:files",
@@ -157,7 +160,7 @@ GROUPS: Final = (
             LazyCommand("completion", f"{CLI}.completion:completion", "Print the completion script for a shell"),
             LazyCommand(
                 "replay",
-                f"{CLI}.replay:replay",
+                f"{DECLARED}.replay:replay",
                 "Play a recorded life of the round machine again: each event, what it ordered, and what it waited for",
             ),
         ),

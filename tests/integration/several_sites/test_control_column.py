@@ -8,7 +8,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from dilocoxd.cli.replay import replay
+from dilocoxd.cli.declared.replay import replay
 from dilocoxd.ids import RunId
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import open_run_dir

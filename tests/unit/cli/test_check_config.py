@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from dilocoxd.cli import check
-from dilocoxd.cli.check import check_config
+from dilocoxd.cli.declared.checking import check_config
 from dilocoxd.cli.main import main
 from dilocoxd.config.loading import validated
 from dilocoxd.config.manifest import manifest_from_tables

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from dilocoxd.cli.log import log, opened, stored_entries
+from dilocoxd.cli.declared.chain import log
+from dilocoxd.cli.log import opened, stored_entries
 from dilocoxd.cli.screens.rounds import contributor_text
 from dilocoxd.config.manifest import manifest_from_tables
 from dilocoxd.config.presets import preset_tables

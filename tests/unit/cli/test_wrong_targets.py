@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dilocoxd.cli.check import check_config
 from dilocoxd.cli.client import TOKEN_VARIABLE, client_for
 from dilocoxd.cli.commands import new_manifest
+from dilocoxd.cli.declared.checking import check_config
 from dilocoxd.cli.joining.join import what_joining_means
 from dilocoxd.cli.joining.newcomer import Newcomer, Target
 from dilocoxd.cli.main import cli

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from dilocoxd.cli.replay import replay
+from dilocoxd.cli.declared.replay import replay
 from dilocoxd.daemon.round.recorder import Recorder
 from dilocoxd.daemon.round.signing import vote_keys
 from dilocoxd.errors import ConfigError, StoreError
