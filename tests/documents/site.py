@@ -17,6 +17,8 @@ PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs", 
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```.*?^```", re.M | re.S)
 SETTINGS = ROOT / "mkdocs.yml"
+STYLE = Path("docs/site.css")
+"""What the pages look like, apart from the theme; relative to the repository."""
 
 
 def pages() -> Iterator[Path]:
@@ -42,6 +44,7 @@ def stage(folder: Path) -> None:
     """Copy the documents and what they link to into an empty folder."""
     wanted = {*pages()}
     wanted |= {target for page in wanted for target in linked_from(page)}
+    wanted |= {STYLE}
     for name in sorted(wanted):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / name)

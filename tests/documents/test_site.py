@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import markdown
+import material
 import pytest
 import yaml
 
-from tests.documents.site import ROOT, SETTINGS, linked_from, pages, run_mkdocs, stage
+from tests.documents.site import ROOT, SETTINGS, STYLE, linked_from, pages, run_mkdocs, stage
+from tests.tutorials.documents import TUTORIALS, commands_of
 
 
 def paths_in(nav: object) -> list[str]:
@@ -31,6 +34,7 @@ def test_all_that_a_page_shows_lies_beside_it(tmp_path: Path) -> None:
     stage(tmp_path)
     shown = list(linked_from(Path("README.md")))
     assert Path("docs/images/soak.png") in shown
+    assert (tmp_path / STYLE).read_bytes() == (ROOT / STYLE).read_bytes()
     for page in pages():
         for target in linked_from(page):
             assert (tmp_path / target).read_bytes() == (ROOT / target).read_bytes()
@@ -51,6 +55,29 @@ def test_a_link_that_leads_nowhere_makes_no_site(
     with pytest.raises(subprocess.CalledProcessError):
         run_mkdocs(tmp_path, tmp_path / "out", Path(sys.executable).parent / "mkdocs")
     assert words in capsys.readouterr().err
+
+
+HIDDEN_FROM_THE_COPY = re.compile(r"code\[data-md-copying\] \.(\w+)(?=[^{}]*{\s*display: none;\s*})")
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in TUTORIALS.glob("*.md")))
+def test_what_the_button_copies_can_be_pasted(name: str) -> None:
+    """It copied prompts and outputs too: a shell that gets them says that there is no command `$`."""
+    settings = yaml.safe_load(SETTINGS.read_text(encoding="utf-8"))
+    assert settings["extra_css"] == [str(STYLE)]
+    hidden = HIDDEN_FROM_THE_COPY.findall((ROOT / STYLE).read_text(encoding="utf-8"))
+    fences = re.findall(r"^```console\n.*?^```", (TUTORIALS / name).read_text(encoding="utf-8"), re.M | re.S)
+    drawn = markdown.markdown("\n\n".join(fences), extensions=["pymdownx.highlight", "pymdownx.superfences"])
+    copied = re.sub(rf'<span class="(?:{"|".join(hidden)})">[^<]*</span>', "", drawn)
+    words = "".join(ElementTree.fromstring(f"<div>{copied}</div>").itertext())
+    assert [line for line in words.splitlines() if line] == [one.command for one in commands_of(name)]
+
+
+def test_the_button_marks_what_it_copies() -> None:
+    """site.css hides by the mark that the theme's script sets while it copies."""
+    theme = Path(material.__file__).parent / "templates" / "assets" / "javascripts"
+    (script,) = theme.glob("bundle.*.min.js")
+    assert '.setAttribute("data-md-copying","")' in script.read_text(encoding="utf-8")
 
 
 def test_readme_begins_with_what_a_user_gets() -> None:
