@@ -112,21 +112,29 @@ class ChatEncoder:
 def messages_of(row: object, field: str, where: str) -> list[Message]:
     """The messages of a row of JSON. Raises ConfigError for what is no conversation."""
     messages = row.get(field) if isinstance(row, dict) else None
-    is_list = isinstance(messages, list) and all(
-        isinstance(one, dict) and isinstance(one.get("role"), str) and isinstance(one.get("content"), str)
-        for one in messages
-    )
-    if not is_list or not messages:
+    if not isinstance(messages, list) or not messages:
         raise ConfigError(
             f"{where}: field {field!r} is no list of messages with role and content; correct that line, or choose"
             " another with --field"
         )
+    for number, message in enumerate(messages, 1):
+        said = message if isinstance(message, dict) else {}
+        missing = [f"no {key}" for key in ("role", "content") if not isinstance(said.get(key), str)]
+        if missing:
+            raise ConfigError(
+                f"{where}: message {number} of {len(messages)} in field {field!r} has {' and '.join(missing)} that is"
+                " text; correct or remove that line"
+            )
     return list(messages)
 
 
 def has_answer(messages: Sequence[Message]) -> bool:
-    """Whether there is anything to learn."""
-    return any(message["role"] == ASSISTANT for message in messages)
+    """Whether there is anything to learn: an answer of no words teaches a model to say nothing, unless it calls
+    a tool or the like."""
+    return any(
+        message["role"] == ASSISTANT and (message["content"].strip() or message.keys() - {"role", "content"})
+        for message in messages
+    )
 
 
 def canonical(messages: Sequence[Message]) -> str:

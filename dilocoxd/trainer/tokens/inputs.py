@@ -233,6 +233,8 @@ def rows_of(piece: TextPiece) -> Iterator[tuple[object, str]]:
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{where}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
             except (ValueError, RecursionError) as error:
+                if b"\0" in line:  # no JSON has one, and UTF-16 without its mark is UTF-8 otherwise
+                    raise ConfigError(f"{where}: not UTF-8 (zero bytes); convert the file to UTF-8") from error
                 raise ConfigError(f"{where}: not JSON ({error}); correct or remove that line") from error
             yield row, where
 

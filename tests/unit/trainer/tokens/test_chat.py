@@ -153,13 +153,27 @@ def test_stores_of_text_keep_their_hash(tmp_path: Path) -> None:
     assert not open_store(tmp_path / "store").train.has_mask
 
 
+SILENT = {"role": "assistant", "content": " \n"}
+
+
+@pytest.mark.parametrize("message", [SILENT | {"tool_calls": []}, SILENT | {"content": "Yes."}])
+def test_an_answer_beside_an_empty_one_is_packed(tmp_path: Path, message: dict[str, object]) -> None:
+    rows = [{"messages": [*chat[:2], SILENT, message]} for chat in CHATS]
+    store = open_store(packed(tmp_path, PLAIN, rows))
+    assert sum(shard.num_documents for shard in store.index.shards) == len(CHATS)
+
+
 @pytest.mark.parametrize(
     ("template", "row", "words"),
     [
         ("", {"messages": CHATS[0]}, "has no chat template"),
         (PLAIN, {"text": "x"}, "line 1: field 'messages' is no list of messages"),
-        (PLAIN, {"messages": [{"role": "user"}]}, "no list of messages"),
+        (PLAIN, {"messages": []}, "field 'messages' is no list of messages"),
+        (PLAIN, {"messages": ["x"]}, "line 1: message 1 of 1 in field 'messages' has no role and no content that is"),
+        (PLAIN, {"messages": [*CHATS[0], {"role": "user"}]}, r"message (\d) of \1 in field 'messages' has no content"),
+        (PLAIN, {"messages": [*CHATS[0], {"role": 1, "content": ""}]}, "has no role that is text; correct or remove"),
         (PLAIN, {"messages": CHATS[0][:2]}, "left out: 1 conversations without an answer"),
+        (PLAIN, {"messages": [*CHATS[0][:2], SILENT]}, "left out: 1 conversations without an answer"),
         (FORGETFUL, {"messages": CHATS[0]}, "writes earlier messages differently"),
         (PLAIN + "{{ raise_exception('no') }}", {"messages": CHATS[0]}, "refuses this conversation"),
         (PLAIN, {"messages": [*CHATS[0], {"role": "user", "content": "", "more": nested(700)}]}, "maximum recursion"),

@@ -219,8 +219,9 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
     (folder / "latin.txt").write_bytes(b"caf\xe9")
     (folder / "a.png").write_bytes(b"PNG")
     (folder / "wide.jsonl").write_bytes('{"text": "good"}\n'.encode("utf-16"))
+    (folder / "unmarked.jsonl").write_bytes('{"text": "good"}\n'.encode("utf-16-le"))
     (folder / "latin.jsonl").write_bytes(b'{"text": "caf\xe9"}\n')
-    for name in ("wide", "latin"):
+    for name in ("wide", "unmarked", "latin"):
         said = refused(folder, [folder / f"{name}.jsonl"])
         assert f"{name}.jsonl, line 1: not UTF-8" in said and "convert the file to UTF-8" in said
     assert "choose with --field" in refused(folder, [lines], field="body")
