@@ -226,16 +226,18 @@ def rows_of(piece: TextPiece) -> Iterator[tuple[object, str]]:
             try:
                 # As json decodes bytes, but for what it takes for UTF-16, whose lines do not end where these do; other
                 # systems begin files with a mark.
-                text = line.decode("utf-8-sig", "surrogatepass")
-                if not text.strip():
+                text = line.decode("utf-8-sig", "surrogatepass").strip()
+                if not text:
                     continue
-                row = json.loads(text)
+                row = [] if text == "[" else json.loads(text)
             except UnicodeDecodeError as error:
                 raise ConfigError(f"{where}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
             except (ValueError, RecursionError) as error:
-                if b"\0" in line:  # no JSON has one, and UTF-16 without its mark is UTF-8 otherwise
+                if b"\0" in line.strip(b"\0\n"):  # between letters: UTF-16 without its mark; alone: a torn end
                     raise ConfigError(f"{where}: not UTF-8 (zero bytes); convert the file to UTF-8") from error
                 raise ConfigError(f"{where}: not JSON ({error}); correct or remove that line") from error
+            if isinstance(row, list):  # as other tools save a whole data set
+                raise ConfigError(f"{where}: a list begins here; write each of its elements on a line of its own")
             yield row, where
 
 

@@ -224,6 +224,12 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
     for name in ("wide", "unmarked", "latin"):
         said = refused(folder, [folder / f"{name}.jsonl"])
         assert f"{name}.jsonl, line 1: not UTF-8" in said and "convert the file to UTF-8" in said
+    (folder / "torn.jsonl").write_bytes(b'{"text": "good"}\n\0\0\0\n')
+    assert "torn.jsonl, line 2: not JSON" in refused(folder, [folder / "torn.jsonl"])
+    for name, indent in (("one", None), ("many", 1)):
+        (folder / f"{name}.jsonl").write_text("\n" + json.dumps([{"text": "good"}], indent=indent))
+        said = refused(folder, [folder / f"{name}.jsonl"])
+        assert f"{name}.jsonl, line 2: a list begins here; write each of its elements on a line of its own" in said
     assert "choose with --field" in refused(folder, [lines], field="body")
     assert "bad.jsonl, line 2: not JSON" in refused(folder, [folder / "bad.jsonl"])
     assert "not UTF-8 near byte 3" in refused(folder, [folder / "latin.txt"])
