@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from dilocoxd.cli.cluster.lending import tell_of_nodes
 from dilocoxd.cli.configuration.keeping import keep
 from dilocoxd.cli.corpus import (
     is_path,
@@ -158,7 +159,7 @@ def _made_beside(place: Path, manifest: Manifest, make: Callable[[Path], object]
 
 
 def announce_run(run_dir: RunDir) -> None:
-    """Tell the operator which run this is, what looks wrong in it, and how others join."""
+    """Tell the operator which run this is, what looks wrong in it, and how nodes and others join."""
     from dilocoxd.swarm.discovery.identity import load
 
     manifest, site = run_dir.load()
@@ -169,6 +170,7 @@ def announce_run(run_dir: RunDir) -> None:
     say(f"directory  {run_dir.path}")
     if site.api.port:
         say("status    ", f"dilocoxd status http://{site.api.host}:{site.api.port}")
+    tell_of_nodes(run_dir, site.cluster)
     found(run_dir, manifest, peer_id)
     link = join_link(run_dir, manifest, site, peer_id)
     if manifest.admission.mode == "invite" and link.invite is None:

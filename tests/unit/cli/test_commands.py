@@ -2,10 +2,12 @@
 
 import json
 import re
+import shlex
 import stat
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -72,6 +74,55 @@ def test_warning_of_the_manifest_is_shown(tmp_path: Path, capsys: pytest.Capture
     manifest = new_manifest("tiny", {"outer": {"lr": 3.0}})
     announce_run(make_run(manifest, site(), str(tmp_path / "run")))
     assert re.search(r"warning: outer\.lr = 3\.0 .* stay below", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "said", "line"),
+    [
+        ((), "", ""),
+        (
+            ("cluster.outer_parts=2", "cluster.host=10.0.0.10"),
+            "for nodes: 2 outer parts; there",
+            "10.0.0.10 {key} --parts 2",
+        ),
+        (
+            (
+                "cluster.stages=1",
+                "parallel.pipeline=2",
+                "cluster.host=fd00::a",
+                "cluster.port=999",
+                "cluster.key_file=my key",
+            ),
+            "for nodes: 1 pipeline stage; there",
+            "[fd00::a]:999 --key 'my key' --stages 1",
+        ),
+        (
+            ("cluster.outer_parts=1", "cluster.host=0.0.0.0"),
+            "for nodes: 1 outer part; there",
+            "HEAD {key} --parts 1",
+        ),
+    ],
+)
+def test_line_of_a_node_is_told_with_the_key_that_it_needs(
+    options: tuple[str, ...], said: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    sets = [part for option in options for part in ("--set", option)]
+    done = invoke("init", "tiny", "--dir", str(tmp_path / "run"), *sets)
+    typed = [text.strip() for text in done.stdout.splitlines() if text.strip().startswith("dilocoxd node ")]
+    assert typed == ([f"dilocoxd node {line.format(key='--key node.key')}"] if line else [])
+    assert said in done.stdout and "cluster.host" not in done.stderr
+    if typed:
+        assert f"a copy of {tmp_path / 'run'}/" in done.stdout
+        command = cli.get_command(click.Context(cli), "node")
+        assert command is not None
+        command.make_context("node", shlex.split(typed[0])[2:])
+
+
+def test_site_that_no_node_can_come_to_is_told_so(tmp_path: Path) -> None:
+    """The default of cluster.host is this machine's own."""
+    done = invoke("init", "tiny", "--dir", str(tmp_path / "run"), "--set", "cluster.outer_parts=1")
+    assert "cluster.host = 127.0.0.1 means this machine alone: no other machine can be a node" in done.stderr
 
 
 @pytest.mark.parametrize(
