@@ -142,8 +142,9 @@ def nodes_in_words(nodes: Nodes | None) -> str:
     parts += [f"{plural(nodes.free_places, 'free place')}"] if nodes.free_places else []
     parts += [sent] if (sent := _sent(nodes.parts)) else []
     parts += [received] if (received := _received(nodes.parts)) else []
-    refused = f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}"
-    refused += f": {nodes.refused_why}" if nodes.refused_why else ""
+    refused = (
+        f"{plural(nodes.refused, 'connection')} refused, the last from {nodes.refused_from}: {_why_refused(nodes)}"
+    )
     clocks = [_clock(each) for each in nodes.clocks]
     return "; ".join([*parts, *([refused] if nodes.refused else []), *asides_in_words(nodes), *clocks])
 
@@ -208,12 +209,18 @@ def node_wait(nodes: Nodes | None) -> str:
         if nodes.lost_address
         else ""
     )
-    why = nodes.refused_why or "the node key or the version there is another one"
-    refused = f"; a connection from {nodes.refused_from} was refused: {why}" if nodes.refused_from else ""
+    refused = (
+        f"; a connection from {nodes.refused_from} was refused: {_why_refused(nodes)}" if nodes.refused_from else ""
+    )
     asides, groups = {each.node: each.why for each in nodes.aside}, _by_node(waiting)
     told = [_wait(group, asides.pop(group[0].node, "")) for group in groups]
     others = [_left_alone(node, why) for node, why in asides.items()]
     return f"{'; '.join(told)}{moved}{refused}{''.join(f'; {each}' for each in others)}"
+
+
+def _why_refused(nodes: Nodes) -> str:
+    """Of the last one."""
+    return nodes.refused_why or "the node key or the version there is another one"
 
 
 def _by_node(waiting: Sequence[Place]) -> list[list[Place]]:

@@ -54,7 +54,7 @@ def rows(found: Figures) -> list[tuple[str, str]]:
     stage = in_decimal(found.trainer_bytes, "B")
     return [
         ("model", f"{found.parameters:,} parameters"),
-        ("memory", f"{in_decimal(found.memory_bytes, 'B')} on one node; its fullest stage {stage}"),
+        ("memory", f"{in_decimal(found.memory_bytes, 'B')} with all of it on one node; its fullest stage {stage}"),
         ("disk", in_decimal(found.disk_bytes, "B")),
         ("payload", f"{in_decimal(found.payload_bytes, 'B')} a round, each way"),
         (

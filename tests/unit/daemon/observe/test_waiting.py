@@ -62,7 +62,8 @@ def test_parts_on_nodes_are_told_in_a_line() -> None:
     parts = tuple(NodePart(part=p, node=node, state=state, since=0.0) for p, node, state in places)  # type: ignore[arg-type]
     said = nodes_in_words(Nodes(parts=parts, stages=(), free_places=1, refused=2, refused_from="10.0.0.9"))
     assert said == (
-        "2 of 3 outer parts running on gpu-2 (10.0.0.12); 1 free place; 2 connections refused, the last from 10.0.0.9"
+        "2 of 3 outer parts running on gpu-2 (10.0.0.12); 1 free place; 2 connections refused, the last from 10.0.0.9:"
+        " the node key or the version there is another one"
     )
     assert nodes_in_words(Nodes(parts=parts[2:], stages=(), free_places=0, refused=0, refused_from="")) == (
         "0 of 1 outer part running"
