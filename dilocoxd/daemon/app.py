@@ -217,7 +217,7 @@ class App:
     def _fail(self, name: str, failures: BaseExceptionGroup[Any]) -> None:
         if self._stop.is_set():
             return  # the stop list ends the parts in its own order; what they miss then is no news
-        text = "; ".join(str(error) for error in _leaves(failures))
+        text = in_words(failures)
         self._daemon.alerts.alert(f"{name}_failed", text)
         is_config = failures.subgroup(ConfigError) is not None
         self.stop(f"{name}: {text}", ConfigError.exit_code if is_config else EXIT_FAILED)
@@ -352,6 +352,11 @@ class App:
 
     def _note_stop_trouble(self, text: str) -> None:
         self._daemon.alerts.alert("stop_list", text)
+
+
+def in_words(group: BaseExceptionGroup[Any]) -> str:
+    """What its errors say, each sentence once: all parts on one node end with the same."""
+    return "; ".join(dict.fromkeys(str(error) for error in _leaves(group)))
 
 
 def _leaves(group: BaseExceptionGroup[Any]) -> list[BaseException]:

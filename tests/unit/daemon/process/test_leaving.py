@@ -2,7 +2,9 @@
 
 import asyncio
 
+from dilocoxd.daemon.app import in_words
 from dilocoxd.daemon.process.leaving import has_left
+from dilocoxd.errors import WorkerError
 
 LONG_S = 1e6
 """Longer than any test may take."""
@@ -30,3 +32,14 @@ async def test_round_is_waited_for_while_the_site_runs() -> None:
         assert await waiting is True
         assert not site.done()
         gone.set()
+
+
+def test_what_several_parts_of_a_node_end_with_is_said_once() -> None:
+    ends = [
+        WorkerError("its node n2 was started anew"),
+        WorkerError("its node n2 was started anew"),
+        WorkerError("full"),
+    ]
+    assert in_words(BaseExceptionGroup("", [ends[0], BaseExceptionGroup("", ends[1:])])) == (
+        "its node n2 was started anew; full"
+    )
