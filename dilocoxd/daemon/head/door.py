@@ -42,6 +42,7 @@ from dilocoxd.ipc.sealed import (
 from dilocoxd.wire.local.node import PART_PLACE, STAGE_PLACE, HeadHello, NodeHello, NodeRefused, other_version
 
 SAME_VERSION: Final = "install the same version on both"
+START_AGAIN: Final = "what it held in memory is gone, so start this site again: it goes on from its files"
 GREET_TIMEOUT_S: Final = 10.0
 GREETED_MAX: Final = 32
 """Connections that have not shown the key yet; one more, and one of the address with most is closed, the one that has
@@ -265,8 +266,7 @@ class NodeDoor:
                 waits()
             if holds and waited >= self._grace_s and self._chosen(served, holds=None, is_patient=False) is not None:
                 raise PlaceLost(
-                    f"its node did not come back within {self._grace_s:g} s and another one has room; what it held in"
-                    " memory is given up"
+                    f"its node did not come back within {self._grace_s:g} s and another one has room; {START_AGAIN}"
                 )
             await self._until_changed()
         raise WorkerError("the site stops")
@@ -351,14 +351,13 @@ class NodeDoor:
         `lost_at`: when its connection was missed.
 
         Files name the process that wrote them: of a node that ran the part earlier they are no news of this one. A
-        node that lost its folder does not know what it ran, and any of its places says that it was started anew;
-        but not one that was here beside it: of two in one folder the second waits for the first one's lock.
+        node that lost its folder does not know what it ran, and any of its places says that it was started anew.
+        Neither says so that was here beside it: of two in one folder the second waits for the first one's lock, so
+        its folder is a copy.
         """
-        for each in own:
-            if each.ran_by(ended) and each.process.start != ended.start:
-                return each
-        anew = [each for each in self._waiting if ended.is_followed_by(each.process)]
-        return next((each for each in anew if self._met.get(each.process.start, lost_at) > lost_at - FOLLOWS_S), None)
+        late = [each for each in self._waiting if self._met.get(each.process.start, lost_at) > lost_at - FOLLOWS_S]
+        wrote = [each for each in late if each in own and each.ran_by(ended) and each.process.start != ended.start]
+        return next(iter([*wrote, *(each for each in late if ended.is_followed_by(each.process))]), None)
 
     def _chosen(
         self,
@@ -374,7 +373,7 @@ class NodeDoor:
         if holds is not None:
             holding = [each for each in own if each.hello.incarnation == holds.incarnation]
             if not holding and (anew := self._after(holds.by, own, lost_at)) is not None:
-                raise PlaceLost(f"its node {anew.who} was started anew, and what it held in memory is gone")
+                raise PlaceLost(f"its node {anew.who} was started anew; {START_AGAIN}")
             return next(iter(holding), None)
         newest = [each for each in own if last is None or each.ran_by(last)]
         if not newest and (again := started_anew(waiting, last)) is not None:

@@ -31,6 +31,7 @@ KEY, OTHER_KEY = bytes(range(32)), bytes(32)
 PART = "0123456789abcdef.part1of2"
 EMPTY = NodeHello(__version__, "", "", "gpu-3", home="a folder", process="earlier")
 """A place without a past, of a node that runs."""
+HOLDING = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1", ran_by="earlier")
 PROCESS = NodeProcess(("127.0.0.1", EMPTY.name, EMPTY.home), EMPTY.process)
 WAIT_S = 180.0
 FEW_FILES = 512
@@ -257,23 +258,21 @@ async def test_other_nodes_of_a_machine_are_no_news_of_one_that_is_missed() -> N
         has_looked = asyncio.Event()
         choice = asyncio.create_task(taken(door, holds="this start-1", waits=has_looked.set))
         await has_looked.wait()
-        holding = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1")
-        with await asyncio.to_thread(come, door, holding):
-            assert (await choice).hello == holding
+        with await asyncio.to_thread(come, door, HOLDING):
+            assert (await choice).hello == HOLDING
 
 
 async def test_node_that_ran_the_part_before_is_no_news_of_the_one_that_has_it_now() -> None:
     """It was lost, another one took the part, and now it is there again, as a spare: what it ran is on its disk."""
     spare = NodeHello(__version__, PART, "", "gpu-4", home="a folder", process="gpu-4 again", ran_by="gpu-4")
-    holding = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1", ran_by="earlier")
     async with open_door() as door:
         with await asyncio.to_thread(come, door, spare):
             await until_waiting(door, 1)
             has_looked = asyncio.Event()
             choice = asyncio.create_task(taken(door, holds="this start-1", waits=has_looked.set))
             await until(lambda: has_looked.is_set() or choice.done())
-            with await asyncio.to_thread(come, door, holding):
-                assert (await choice).hello == holding, "its connection had ended, and no more"
+            with await asyncio.to_thread(come, door, HOLDING):
+                assert (await choice).hello == HOLDING, "its connection had ended, and no more"
 
 
 async def test_of_two_nodes_that_have_files_of_a_part_the_one_that_ran_it_last_is_chosen() -> None:
@@ -294,11 +293,12 @@ async def test_of_two_nodes_that_have_files_of_a_part_the_one_that_ran_it_last_i
             assert found.hello == old, "old files are better than none"
 
 
-async def test_node_that_was_there_beside_another_one_has_not_followed_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two machines behind one address, with one name and one folder, as copies of one image are."""
+@pytest.mark.parametrize("has_copy", [False, True])
+async def test_node_beside_another_one_has_not_followed_it(has_copy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two machines behind one address, with one name and one folder, as copies of one image are; or of that folder."""
     monkeypatch.setattr("dilocoxd.daemon.head.door.FOLLOWS_S", 0.2)
-    twin = dataclasses.replace(EMPTY, process="of the twin")
-    holding = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1", ran_by="earlier")
+    files = {"served": PART, "ran_by": "earlier", "name": "gpu-4"} if has_copy else {}
+    twin = dataclasses.replace(EMPTY, process="of the twin", **files)
     async with open_door() as door:
         (await asyncio.to_thread(come, door, twin)).close()
         await asyncio.sleep(0.5)
@@ -307,8 +307,8 @@ async def test_node_that_was_there_beside_another_one_has_not_followed_it(monkey
             has_looked = asyncio.Event()
             choice = asyncio.create_task(taken(door, holds="this start-1", waits=has_looked.set))
             await until(lambda: has_looked.is_set() or choice.done())
-            with await asyncio.to_thread(come, door, holding):
-                assert (await choice).hello == holding
+            with await asyncio.to_thread(come, door, HOLDING):
+                assert (await choice).hello == HOLDING
 
 
 async def test_buffers_of_an_earlier_try_are_not_taken_for_those_of_the_part() -> None:
