@@ -184,12 +184,21 @@ def announce_run(run_dir: RunDir) -> None:
 
 
 Pin = Callable[[Manifest, SiteConfig, str], Manifest]
+Look = Callable[[Manifest, SiteConfig], None]
 
 
 def created_from(
-    target: str | None, directory: str | None, settings: tuple[str, ...], options: Mapping[str, object], pin: Pin
+    target: str | None,
+    directory: str | None,
+    settings: tuple[str, ...],
+    options: Mapping[str, object],
+    pin: Pin,
+    look: Look = lambda _manifest, _site: None,
 ) -> RunDir:
-    """The run directory that `start` and `init` make; `pin` may complete the manifest before its hash names the run."""
+    """The run directory that `start` and `init` make; `pin` may complete the manifest before its hash names the run.
+
+    `look` refuses what cannot work here, before weights and texts are read, which takes minutes.
+    """
     manifest_changes, site_changes = split_settings(settings)
     chosen = dict(options)
     origin = origin_of(chosen)
@@ -212,6 +221,7 @@ def created_from(
     require_documents(manifest, stores)
     shared = {one.name for one in manifest.data.sources if not one.private}
     require_cut(manifest, {name: path for name, path in stores.items() if name in shared})
+    look(manifest, effective)
     # Not the run's id, which no second call has: what a killed one left is found by its name, and has gigabytes.
     near = Path(directory or manifest.run.name)
     with made_first_state(manifest, origin.first_state, near) as first:
@@ -266,13 +276,12 @@ def start(
 ) -> int:
     """Exit code of `dilocoxd start` (cli/declared/starting.py). Raises ConfigError."""
 
-    def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
+    def look(manifest: Manifest, site: SiteConfig) -> None:
         check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
         if manifest.data.sources and not no_run:
             require_there(manifest, site)
-        return with_text_hashes(manifest, site, tokenizer)
 
-    run_dir = created_from(target, directory, settings, options, pin)
+    run_dir = created_from(target, directory, settings, options, with_text_hashes, look)
     announce_run(run_dir)
     return 0 if no_run else run_in_foreground(run_dir)
 
@@ -280,11 +289,10 @@ def start(
 def init(target: str | None, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
     """Exit code of `dilocoxd init` (cli/declared/starting.py). Raises ConfigError."""
 
-    def pin(manifest: Manifest, site: SiteConfig, tokenizer: str) -> Manifest:
+    def look(manifest: Manifest, site: SiteConfig) -> None:
         check(manifest, site, Path(directory or "."), is_started=False)
-        return with_own_text_hashes(manifest, site, tokenizer)
 
-    announce_run(created_from(target, directory, settings, options, pin))
+    announce_run(created_from(target, directory, settings, options, with_own_text_hashes, look))
     return 0
 
 

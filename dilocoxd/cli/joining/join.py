@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +68,14 @@ def join(
         near, own_files = Path(directory or manifest.run_id), Path(init_from) if init_from else None
 
         def look(site: SiteConfig) -> GivenText:
-            check(manifest, site, Path(directory or "."), is_started=not no_run, is_forced=force)
             text = given_text(manifest, site)
             if who.directory is None:
                 show_and_ask(manifest, site, who, is_asked=not yes)
             return text
 
         tables = _with_base(with_known_texts(tables, given, near / "site.toml"), manifest, own_files)
-        is_asked_first = _is_asked_first(manifest, near, own_files)
-        looked = look(in_force(validated(SiteConfig, tables, source="options"))) if is_asked_first else None
+        site = checked_site(manifest, tables, near, is_started=not no_run, is_forced=force)
+        looked = look(site) if _is_asked_first(manifest, near, own_files) else None
 
         def bring(site: SiteConfig) -> None:
             (looked or look(site)).bring(access)
@@ -92,6 +92,37 @@ def join(
             run_dir = joined_run_dir(manifest, tables, directory, bring, who, complete)
     announce_run(run_dir)
     return 0 if no_run else run_in_foreground(run_dir)
+
+
+def checked_site(manifest: Manifest, tables: Sections, near: Path, *, is_started: bool, is_forced: bool) -> SiteConfig:
+    """The site in the run directory `near`, or of the one to be made there, once nothing keeps it from starting here.
+
+    Asked before weights and texts are read, which takes minutes. Raises ConfigError.
+    """
+    run_dir, _, site = _site_at(near, manifest, tables)
+    with run_dir.locked() if run_dir is not None else nullcontext():
+        check(manifest, in_force(site), near, is_started=is_started, is_forced=is_forced)
+    return in_force(site)
+
+
+def _site_at(path: Path, manifest: Manifest, tables: Sections) -> tuple[RunDir | None, Sections, SiteConfig]:
+    """The run directory at `path` if there is one, what changes in its site.toml, and what that says then.
+
+    Addresses of an earlier join stay, behind the new ones. Raises ConfigError.
+    """
+    if not (path / "run.toml").exists():
+        return None, tables, validated(SiteConfig, tables, source="options")
+    run_dir = open_run_dir(path)
+    known = load_manifest(run_dir.run_toml)
+    if known.run_id != manifest.run_id:
+        raise ConfigError(
+            f"{path}: holds run {known.run_id}, but the peer serves {manifest.run_id}; give --dir another directory"
+        )
+    earlier = with_changes(run_dir, {}).network.bootstrap
+    new = with_changes(run_dir, tables).network.bootstrap
+    network = {**tables.get("network", {}), "bootstrap": list(dict.fromkeys((*new, *earlier)))}
+    changes = {**tables, "network": network}
+    return run_dir, changes, with_changes(run_dir, changes)
 
 
 def _is_asked_first(manifest: Manifest, near: Path, own_files: Path | None) -> bool:
@@ -142,8 +173,7 @@ def joined_run_dir(
 ) -> RunDir:
     """The run directory for this run: a new one, or the one that an earlier join made, changed by `tables`.
 
-    `check_site` is asked before anything is written; `complete` adds what else the run needs to be whole. Addresses of
-    an earlier join stay, behind the new ones.
+    `check_site` is asked before anything is written; `complete` adds what else the run needs to be whole.
     """
 
     def prepare(made: RunDir) -> None:
@@ -151,23 +181,12 @@ def joined_run_dir(
         complete(made)
 
     path = Path(directory or manifest.run_id)
-    if not (path / "run.toml").exists():
-        site = validated(SiteConfig, tables, source="options")
+    run_dir, changes, site = _site_at(path, manifest, tables)
+    if run_dir is None:
         check_site(in_force(site))
         return create_run_dir(path, manifest, site, prepare)
-    run_dir = open_run_dir(path)
-    known = load_manifest(run_dir.run_toml)
-    if known.run_id != manifest.run_id:
-        raise ConfigError(
-            f"{path}: holds run {known.run_id}, but the peer serves {manifest.run_id}; give --dir another directory"
-        )
-    earlier = with_changes(run_dir, {}).network.bootstrap
-    new = with_changes(run_dir, tables).network.bootstrap
-    network = {**tables.get("network", {}), "bootstrap": list(dict.fromkeys((*new, *earlier)))}
-    changes = {**tables, "network": network}
-    site = in_force(with_changes(run_dir, changes))
     with run_dir.locked():
-        check_site(site)
+        check_site(in_force(site))
         keep(run_dir, changes)
         prepare(run_dir)
     return run_dir

@@ -1,6 +1,8 @@
 """What `start`, `join` and `run` refuse before anything is written or started, all of it at once, and how to go on."""
 
+import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +10,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from dilocoxd.cli.commands import new_manifest
 from dilocoxd.cli.doctor import machine as doctor_machine
@@ -61,6 +65,37 @@ def test_both_ports_are_told_at_once_with_their_options(tmp_path: Path, taken: i
         with pytest.raises(ConfigError, match=both):
             invoke("start", "tiny", "--dir", str(folder), *options)
     assert not folder.exists()
+
+
+def test_a_taken_port_is_told_before_weights_are_read(tmp_path: Path, taken: int) -> None:
+    """Reading them takes minutes; those here are missing, which is found when they are read."""
+    (tmp_path / "config.json").write_text(json.dumps(FAMILY_CONFIGS["llama tied"]))
+    words = Tokenizer(WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?"))
+    words.save(str(tmp_path / "tokenizer.json"))
+    folder, port = tmp_path / "run", ("--host", "127.0.0.1", "--port", str(taken), "--api-port", "0")
+    for origin in (("--init", str(tmp_path)), ("--config", str(tmp_path / "config.json"))):
+        done = CliRunner().invoke(cli, ["start", "tiny", *origin, "--dir", str(folder), *port], standalone_mode=False)
+        assert isinstance(done.exception, ConfigError) and "model: " not in done.stderr
+        assert re.search(r"port \d+ cannot be listened on.* give another port with --port", str(done.exception))
+    with pytest.raises(ConfigError, match=r"model\.safetensors is missing"):
+        invoke("init", "tiny", "--init", str(tmp_path), "--dir", str(folder))
+    assert {path.name for path in tmp_path.iterdir()} == {"config.json", "tokenizer.json"}
+
+
+def test_join_tells_of_a_taken_port_before_it_reads_weights(tmp_path: Path, taken: int) -> None:
+    """A link of the directory's own leads to itself, so that nobody else is asked."""
+    folder, common = tmp_path / "run", ("--host", "127.0.0.1", "--port", str(free_port()), "--api-port", "0")
+    made = invoke("init", "tiny", "--dir", str(folder), *common)
+    link = made.output.split("dilocoxd join ")[1].split()[0]
+    again = ("join", link, "--dir", str(folder), "--init", str(tmp_path), "--no-run")
+    with pytest.raises(ConfigError, match="not from pretrained weights; leave it out"):
+        invoke(*again)
+    before = (folder / "site.toml").read_text()
+    with pytest.raises(ConfigError, match=r"cannot be listened on.* give another port with --api-port"):
+        invoke(*again[:-1], "--api-port", str(taken))
+    assert (folder / "site.toml").read_text() == before
+    with open_run_dir(folder).locked(), pytest.raises(ConfigError, match="runs in this directory; stop it"):
+        invoke(*again[:-1], "--api-port", str(taken))
 
 
 def test_one_port_for_both_is_told_before_anybody_listens(tmp_path: Path) -> None:
