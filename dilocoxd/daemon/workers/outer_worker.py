@@ -322,5 +322,6 @@ class OuterWorker:
             return
         if not self._joined.done():
             self._joined.set_exception(WorkerError("the site stops"))
+            self._joined.exception()  # nobody waits before there is a process
         elif self._has_joined and not self._joined.result().ended.done():  # else it is being killed
             self._joined.result().connection.send(local_worker.Stop())  # whether its state is open already or not
