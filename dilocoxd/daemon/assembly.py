@@ -188,15 +188,14 @@ class Daemon:
         return SiteHistory(self.journal, self.opened.events, lambda: self.ledger.chain.height, self._note_idle, kills)
 
     def _make_recovery(self, aside: Aside) -> RecoveryDriver:
+        checkpoint = read_checkpoint(self.opened.run_dir.checkpoint)
         return RecoveryDriver(
             RecoveryParts(
                 work_keeper=self.work_keeper,
                 ledger=self.ledger,
                 client=self.swarm.fetch_client,
                 keys=self.keys,
-                limits=replace(
-                    round_limits(self.opened.manifest), checkpoint=read_checkpoint(self.opened.run_dir.checkpoint)
-                ),
+                limits=replace(round_limits(self.opened.manifest), checkpoint=checkpoint),
                 snapshots=self.opened.run_dir.snapshots,
                 aside=aside,
                 events=self.opened.events,
@@ -286,6 +285,7 @@ class Daemon:
             membership=self.membership,
             height=lambda: self.ledger.chain.height,
             had_entries=lambda: self.promises.round_at_start > 0,
+            named_height=self.recovery.named_height,
             contact_error=self.swarm.contacts.last_error,
             unconfirmed=lambda: self.machine.status.unconfirmed if self.machine is not None else frozenset(),
             recovery_text=lambda: self.recovery.text,

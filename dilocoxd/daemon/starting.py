@@ -21,6 +21,10 @@ LOST: Final = (
     "a site that has entries of this run: this one had some, and has lost them; if no other has any either, remove"
     " `promise` from the run's directory to begin the run again"
 )
+NAMED: Final = (
+    "a site that has entry {height} of this run, which the join link names: those that answer have none yet, as a site"
+    " that is just starting"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,9 @@ class Surroundings:
     """Where we stand."""
     had_entries: Callable[[], bool]
     """Whether we took part in rounds above genesis, in this life or one before."""
+    named_height: int
+    """Of the entry that the join link names; 0: none. Somebody has it, whatever those say who answer: who starts anew
+    itself says that it has none, until it has read its log."""
     contact_error: Callable[[PeerId], str]
     """Why an address of `bootstrap` does not answer; empty: not known."""
     unconfirmed: Callable[[], Set[PeerId]]
@@ -73,10 +80,13 @@ async def catch_up(seen: Surroundings) -> None:
     while True:
         live = {view.peer: int(view.height) for view in seen.membership.views() if view.is_live}
         unconfirmed = seen.unconfirmed()
-        if state.may_begin(seen.height(), live, unconfirmed, clock()):
+        has_none = seen.height() == 0
+        if state.may_begin(seen.height(), live, unconfirmed, clock()) and not (has_none and seen.named_height):
             return
         is_lost = seen.had_entries() and not any((seen.height(), *live.values()))
         reason = LOST if is_lost else _reason(seen.recovery_text(), live, unconfirmed)
+        if not is_lost and seen.named_height and not any((seen.height(), *live.values())):
+            reason = NAMED.format(height=seen.named_height)
         seen.lifecycle.enter("catching_up", f"{reason} (to height {state.target})")
         await asyncio.sleep(LOOK_S)
 

@@ -87,6 +87,11 @@ class RecoveryDriver:
         late = ", ".join(peer for peer, _ in status.late[:LATE_NAMED_MAX])
         return status.waiting_for + limit + (f"; late, others are asked: {late}" if late else "")
 
+    @property
+    def named_height(self) -> int:
+        """Of the entry that the join link names; 0: none."""
+        return self._parts.limits.checkpoint[0] if self._parts.limits.checkpoint is not None else 0
+
     def start(self, order: StartRecovery, tell: Callable[[Event], None]) -> None:
         """RecoveryFinished or RecoveryFailed follows."""
         self._orders.put_nowait((order, tell))
