@@ -29,9 +29,11 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "site_failed", "critical",
         "The outer worker or the trainers of this site cannot be kept running; the site is leaving.",
-        "The restart budget (workers.restarts_max) is spent; goes with the next start.",
-        "Usually a lack of memory, a broken GPU or driver, or training text that cannot be read.",
-        "Read logs/trainer-*.log and logs/outer.log of the run directory; run `dilocoxd doctor`; start it again.",
+        "The restart budget (workers.restarts_max) is spent, or a node lost its memory; goes with the next start.",
+        "Usually a lack of memory, a broken GPU or driver, or training text that cannot be read; of a node, that it was"
+        " started anew.",
+        "If the text names a node: start the daemon again, as its service does. Otherwise read logs/trainer-*.log and"
+        " logs/outer.log of the run directory, run `dilocoxd doctor`, then start it again.",
     ),
     AlertKind(
         "network_failed", "critical",
