@@ -23,6 +23,7 @@ from typing import Final
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens.folders import files_below, require_file, require_text
 from dilocoxd.trainer.tokens.inputs import LINES_SUFFIXES, TABLE_SUFFIXES
+from dilocoxd.trainer.tokens.store import INDEX, TOKENIZER
 
 Progress = Callable[[str], None]
 
@@ -88,6 +89,8 @@ def _read_user_text(path: Path, progress: Progress) -> str:
             progress(f"left out: {count} files *{suffix} in {path}; `dilocoxd data pack` reads more kinds")
     elif path.suffix in (*LINES_SUFFIXES, *TABLE_SUFFIXES, ".gz"):
         raise ConfigError(f"{path} is no plain text: pack it with `dilocoxd data pack`, and give the store")
+    elif path.name == INDEX and path.with_name(TOKENIZER).exists():
+        raise ConfigError(f"{path} is a part of a token store: give the folder, {path.parent}")
     for file in files:
         require_file(file)
     try:

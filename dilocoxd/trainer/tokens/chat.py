@@ -19,11 +19,15 @@ from dilocoxd.errors import ConfigError
 from dilocoxd.store.installed_models import require_transformers
 from dilocoxd.trainer.tokens import limits
 from dilocoxd.trainer.tokens.folders import DOCUMENT_BYTES_MAX
+from dilocoxd.trainer.tokens.inputs import encodable
 from dilocoxd.trainer.tokens.limits import TakesTooLongError, bounded_time
 
 ASSISTANT: Final = "assistant"
 _NO_LIMIT: Final = 1 << 40
 _MARKED: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
+CONVERSATION_CHARS_MAX: Final = 4 << 20
+"""A conversation is encoded in one piece, for which the library takes 300 times its memory and more; what no model
+could read at once is no conversation."""
 Message = dict[str, Any]
 
 
@@ -61,8 +65,14 @@ class ChatEncoder:
         self._is_marked = _MARKED.search(template) is not None
 
     def encode(self, messages: Sequence[Message], where: str) -> Conversation:
-        """One conversation. Raises ConfigError, naming `where` it stands, for one that the template refuses, or makes
-        too much of."""
+        """One conversation. Raises ConfigError, naming `where` it stands, for one that is too long, or that the
+        template refuses or makes too much of."""
+        num_chars = sum(len(message["content"]) for message in messages)
+        if num_chars > CONVERSATION_CHARS_MAX:
+            raise ConfigError(
+                f"{where}: this conversation has {num_chars:,} characters, of {CONVERSATION_CHARS_MAX:,} that one may"
+                " have; split it into several"
+            )
         try:
             with bounded_time():
                 return self._marked(messages) if self._is_marked else self._by_prefix(messages, where)
@@ -125,7 +135,7 @@ def messages_of(row: object, field: str, where: str) -> list[Message]:
                 f"{where}: message {number} of {len(messages)} in field {field!r} has {' and '.join(missing)} that is"
                 " text; correct or remove that line"
             )
-    return list(messages)
+    return [{**message, "content": encodable(message["content"])} for message in messages]
 
 
 def has_answer(messages: Sequence[Message]) -> bool:

@@ -245,10 +245,11 @@ def text_of(row: dict[str, Any], field: str, where: str) -> str:
     """The text of a row. Raises ConfigError naming the fields that there are."""
     value = row.get(field)
     if not isinstance(value, str):
+        if isinstance(row.get("messages"), list):
+            raise ConfigError(f"{where}: no text in field {field!r}, but messages; pack conversations with --chat")
         there = ", ".join(name for name, other in row.items() if isinstance(other, str)) or "none"
         raise ConfigError(f"{where}: no text in field {field!r}; fields with text: {there}; choose with --field")
-    # JSON can hold halves of surrogate pairs, which are no text that could be encoded.
-    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")
+    return encodable(value)
 
 
 def tables() -> Any:
@@ -260,3 +261,8 @@ def tables() -> Any:
             "parquet files and data set folders need pyarrow; install it with: pip install 'dilocoxd[data]'"
         ) from error
     return arrow_tables
+
+
+def encodable(text: str) -> str:
+    """Without the halves of surrogate pairs that JSON can hold, which are no text that could be encoded."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

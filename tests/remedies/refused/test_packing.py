@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from dilocoxd.errors import ConfigError
-from dilocoxd.trainer.tokens import folders, limits
+from dilocoxd.trainer.tokens import chat, folders, limits
 from dilocoxd.trainer.tokens.__main__ import main
 from tests.remedies.refused.rows import Row
 from tests.remedies.refused.rows_packing import PACK, PACKING_ROWS
@@ -29,6 +29,9 @@ def do(line: str, monkeypatch: pytest.MonkeyPatch) -> int:
     if line.startswith("limit "):
         monkeypatch.setattr(folders, "DOCUMENT_BYTES_MAX", int(line.removeprefix("limit ")))
         return 0
+    if line.startswith("chars "):
+        monkeypatch.setattr(chat, "CONVERSATION_CHARS_MAX", int(line.removeprefix("chars ")))
+        return 0
     if line.startswith("seconds "):
         monkeypatch.setattr(limits, "SECONDS_MAX", int(line.removeprefix("seconds ")))
         return 0
@@ -42,8 +45,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     templates = {"chatty": PLAIN, "forgetful": FORGETFUL, "strict": STRICT, "endless": ENDLESS + PLAIN}
     for name, template in {"tokenizer": "", **templates}.items():
         save(folder / name, template)
-    short = [chat[:3] for chat in CHATS]
-    write(folder / "chat.jsonl", [{"messages": chat, "said": "no list"} for chat in [*short, *CHATS[:3]]])
+    short = [one[:3] for one in CHATS]
+    write(folder / "chat.jsonl", [{"messages": one, "said": "no list"} for one in [*short, *CHATS[:3]]])
     write(folder / "lines.jsonl", [{"text": text} for text in DOCUMENTS])
     (folder / "text.txt").write_text("".join(DOCUMENTS))
     columns = [DOCUMENTS, [None, *DOCUMENTS[1:]], DOCUMENTS, DOCUMENTS]

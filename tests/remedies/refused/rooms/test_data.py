@@ -76,7 +76,10 @@ def test_texts_that_are_none(text: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with told("trainer/data/corpora.py", "is no plain text: pack it with `dilocoxd data pack`, and give the store"):
         own(lines)
     write_tokenizer(tmp_path)
-    assert packed(tmp_path, [lines]).train.num_samples(SEQ_LEN)
+    store = packed(tmp_path, [lines])
+    assert store.train.num_samples(SEQ_LEN)
+    with told("trainer/data/corpora.py", "is a part of a token store: give the folder, "):
+        own(store.directory / "index.json")
     with monkeypatch.context() as patch:
         patch.setattr("dilocoxd.trainer.data.corpora._TEXT_BYTES_MAX", 10)
         with told("trainer/data/corpora.py", "GiB of text: pack it with `dilocoxd data pack`"):

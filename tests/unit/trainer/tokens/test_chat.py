@@ -154,11 +154,18 @@ def test_stores_of_text_keep_their_hash(tmp_path: Path) -> None:
 
 
 SILENT = {"role": "assistant", "content": " \n"}
+LONG = {"role": "user", "content": 17_000_000 * "x"}
 
 
 @pytest.mark.parametrize("message", [SILENT | {"tool_calls": []}, SILENT | {"content": "Yes."}])
 def test_an_answer_beside_an_empty_one_is_packed(tmp_path: Path, message: dict[str, object]) -> None:
     rows = [{"messages": [*chat[:2], SILENT, message]} for chat in CHATS]
+    store = open_store(packed(tmp_path, PLAIN, rows))
+    assert sum(shard.num_documents for shard in store.index.shards) == len(CHATS)
+
+
+def test_half_a_character_is_packed_as_in_a_text(tmp_path: Path) -> None:
+    rows = [{"messages": [{**one, "content": one["content"] + "\ud83d"} for one in chat]} for chat in CHATS]
     store = open_store(packed(tmp_path, PLAIN, rows))
     assert sum(shard.num_documents for shard in store.index.shards) == len(CHATS)
 
@@ -174,6 +181,7 @@ def test_an_answer_beside_an_empty_one_is_packed(tmp_path: Path, message: dict[s
         (PLAIN, {"messages": [*CHATS[0], {"role": 1, "content": ""}]}, "has no role that is text; correct or remove"),
         (PLAIN, {"messages": CHATS[0][:2]}, "left out: 1 conversations without an answer"),
         (PLAIN, {"messages": [*CHATS[0][:2], SILENT]}, "left out: 1 conversations without an answer"),
+        (MARKED, {"messages": [*CHATS[0], LONG]}, "line 1: this conversation has 17,000,.*; split it"),
         (FORGETFUL, {"messages": CHATS[0]}, "writes earlier messages differently"),
         (PLAIN + "{{ raise_exception('no') }}", {"messages": CHATS[0]}, "refuses this conversation"),
         (PLAIN, {"messages": [*CHATS[0], {"role": "user", "content": "", "more": nested(700)}]}, "maximum recursion"),

@@ -231,6 +231,8 @@ def test_wrong_inputs_are_refused_in_one_sentence(folder: Path) -> None:
         said = refused(folder, [folder / f"{name}.jsonl"])
         assert f"{name}.jsonl, line 2: a list begins here; write each of its elements on a line of its own" in said
     assert "choose with --field" in refused(folder, [lines], field="body")
+    (folder / "chats.jsonl").write_text('{"messages": []}\n')
+    assert "line 1: no text in field 'text', but messages; pack conv" in refused(folder, [folder / "chats.jsonl"])
     assert "bad.jsonl, line 2: not JSON" in refused(folder, [folder / "bad.jsonl"])
     assert "not UTF-8 near byte 3" in refused(folder, [folder / "latin.txt"])
     assert "cannot be packed; give .txt" in refused(folder, [folder / "a.png"])
