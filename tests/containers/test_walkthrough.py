@@ -1,5 +1,6 @@
 """The container half of docs/operations/quickstart.md, typed as it stands there, against our own engine."""
 
+import json
 import os
 import resource
 import shutil
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.containers.engine import CONTEXT_READY, FOLDER, PREFIX, base_image, client, docker, say
+from tests.containers.node import PACED, Node, paced_volume
 from tests.containers.quickstart import steps
 from tests.harness.running.run_directories import free_port
 from tests.harness.running.sites import wait_until
@@ -24,19 +26,23 @@ SHIM = """#!/bin/sh
 # `docker compose` is a program of its own with this engine, and the build has no network and another base image.
 set -eu
 case "$1" in
-    compose) shift; exec docker-compose --project-name {project} "$@" ;;
+    compose)
+        file=$3; shift 3
+        case $file in *swarm*) set -- -f {paced} "$@" ;; esac
+        exec docker-compose --project-name {project} -f "$file" "$@" ;;
     build) shift; exec {client} build --build-arg BASE_IMAGE={base} --build-arg OFFLINE=1 --network none "$@" ;;
 esac
 exec {client} "$@"
 """
+PACED_SITES = """version: "3.8"
+x-paced: &paced
+  environment: {environment}
+  volumes: ["{volume}"]
+services: {{one: *paced, two: *paced, three: *paced}}
+"""
+"""Beside the page's file: three sites that train as fast as they can, with a thread for each core, for as long as the
+others start, leave no CPU to whatever runs beside them."""
 POLL_S = 1.0
-NEWEST_OF_THREE = (
-    "import json,urllib.request as u;"
-    "rows=json.load(u.urlopen('http://127.0.0.1:8080/v1/rounds?limit=1000'));"
-    "print(next((r['round'] for r in rows if len(r['contributors']) == 3), -1))"
-)
-
-
 WATCH = "docker compose -f docker/compose.swarm.yaml --profile watch"
 PROMETHEUS = """FROM {base}
 COPY prometheus /bin/prometheus
@@ -53,11 +59,25 @@ ASK_PROMETHEUS = (
 )
 
 
+class ComposedNode(Node):
+    """A service of the page's swarm."""
+
+    @property
+    def id(self) -> str:
+        return f"{PROJECT}_{self.name}_1"
+
+
+ONE = ComposedNode("one")
+
+
 @pytest.fixture
 def terminal(image: str, tmp_path: Path) -> Iterator[dict[str, str]]:
     """Environment in which the commands of the page work; whatever they leave is removed."""
+    paced = tmp_path / "paced.yaml"
+    shared = {"DILOCOXD_PARALLEL__THREADS_PER_RANK": "1", **PACED}
+    paced.write_text(PACED_SITES.format(environment=json.dumps(shared), volume=paced_volume()[1]))
     shim = tmp_path / "docker"
-    shim.write_text(SHIM.format(project=PROJECT, client=" ".join(client()), base=base_image()))
+    shim.write_text(SHIM.format(project=PROJECT, client=" ".join(client()), base=base_image(), paced=paced))
     shim.chmod(0o755)
     environment = {
         **os.environ,
@@ -96,7 +116,7 @@ def test_every_command_of_the_quickstart_for_containers_leads_to_three_sites(ter
     for script in blocks:
         said = wait_typed(script, terminal)
         if "swarm" in script and ("up -d" in script or "start three" in script):
-            newest = wait_joint(newest_of_three("one"), terminal)
+            newest = wait_joint(newest_of_three(), terminal)
             joint += 1
             if joint == 1:
                 watch_by_prometheus(terminal)
@@ -132,17 +152,19 @@ def wait_joint(after: int, environment: dict[str, str]) -> int:
     """First entry of three sites that the first site shows above `after`."""
 
     def found() -> list[int]:
-        newest = newest_of_three("one")
+        newest = newest_of_three()
         return [newest] if newest > after else []
 
     return int(wait_until(found, "an entry of three", PATIENCE_S, lambda: logs(environment), poll_s=POLL_S)[0])
 
 
 def wait_typed(script: str, environment: dict[str, str]) -> str:
-    """A block, line by line; an `exec` before the daemon answers fails, so that line is typed until it works."""
+    """A block, line by line; an `exec` before the daemon answers fails, so that line is typed when it does, until it
+    works."""
     said = ""
     for line in script.splitlines():
         if " exec " in line:
+            wait_until(ONE.status, "the first site answers", PATIENCE_S, partial(logs, environment), poll_s=POLL_S)
             wait_until(partial(is_done, line, environment), line, PATIENCE_S, partial(logs, environment), poll_s=POLL_S)
         else:
             said += typed(line, environment)
@@ -154,12 +176,9 @@ def is_done(line: str, environment: dict[str, str]) -> bool:
     return shell(line, environment).returncode == 0
 
 
-def newest_of_three(name: str) -> int:
-    """Newest entry of three sites in this site's history; -1: none."""
-    node = docker("ps", "-q", "--filter", f"name={PROJECT}_{name}_1")
-    command = [*client(), "exec", node, "python3", "-c", NEWEST_OF_THREE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    return int(done.stdout) if done.returncode == 0 else -1
+def newest_of_three() -> int:
+    """Newest entry of three sites in the first site's history; -1: none."""
+    return max((int(row["round"]) for row in ONE.rounds() if len(row["contributors"]) == 3), default=-1)
 
 
 def logs(environment: dict[str, str]) -> str:
