@@ -14,7 +14,7 @@ from aiohttp import web
 
 from dilocoxd.api.responses.problems import Handler
 from dilocoxd.config.api import ApiSection
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 
 SILENT_S: Final = 30.0
 """A connection without a new request for this long is closed, whatever it is doing (event streams excepted)."""
@@ -89,7 +89,7 @@ def tls_context(section: ApiSection) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
             f"api.tls_certificate = {section.tls_certificate!r} with api.tls_key = {section.tls_key!r} cannot be used"
-            f" ({error}); give PEM files that belong together and that the daemon may read"
+            f" ({reason_of(error)}); give PEM files that belong together and that the daemon may read"
         ) from error
     return context
 

@@ -12,9 +12,9 @@ from dilocoxd.cli.exit_codes import FAILED, INTERRUPTED, epilog
 from dilocoxd.cli.shell.command_table import GROUPS
 from dilocoxd.cli.shell.grouped_help import GroupedHelp
 from dilocoxd.cli.shell.helper_ends import end_by_exception
-from dilocoxd.cli.shell.streams import of_the_system, open_closed_streams, silence_output
+from dilocoxd.cli.shell.streams import open_closed_streams, silence_output
 from dilocoxd.cli.shell.telling import tell
-from dilocoxd.errors import ConfigError, DilocoxdError
+from dilocoxd.errors import ConfigError, DilocoxdError, of_the_system
 
 
 @click.group(
@@ -55,8 +55,8 @@ def main() -> NoReturn:
         # Any command reads and writes files, and those of another user or of a full disk are no fault of ours.
         if error.filename is None:
             silence_output()
-        sentence, code = of_the_system(error)
-        _end(code, f"dilocoxd: {sentence}")
+        refused = of_the_system(error)
+        _end(refused.exit_code if isinstance(refused, ConfigError) else FAILED, f"dilocoxd: {refused}")
 
 
 def _end(code: int, *sentences: str) -> NoReturn:

@@ -8,7 +8,7 @@ from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.addresses import is_host, listen_ip, local_words, read_address, socket_family
 from dilocoxd.config.environment import field_name, require_unhidden, toml_value
 from dilocoxd.config.site import SiteConfig
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 
 Sections = dict[str, dict[str, object]]
 """Section to field to value, as TOML has it; checked by the models of dilocoxd/config."""
@@ -104,7 +104,7 @@ def free_port(host: str) -> int:
             return int(probe.getsockname()[1])
     except OSError as error:
         raise ConfigError(
-            f"--host {host!r} cannot be listened on ({error}); give an address of this machine"
+            f"--host {host!r} cannot be listened on ({reason_of(error)}); give an address of this machine"
         ) from error
 
 

@@ -17,7 +17,7 @@ from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.status import Status
 from dilocoxd.cli.client import ApiClient, client_for
 from dilocoxd.cli.screens.status import status_screen
-from dilocoxd.errors import PeerError
+from dilocoxd.errors import PeerError, reason_of
 from dilocoxd.site_names import in_words, short_id
 from dilocoxd.telemetry.records import line_of
 
@@ -106,7 +106,7 @@ def watch(target: str | None, seconds: float, once: bool) -> int:
             except (PeerError, OSError, ValueError) as error:
                 if time.monotonic() >= deadline:
                     break
-                screen.trouble = str(error)
+                screen.trouble = reason_of(error)
                 live.update(screen.render(), refresh=True)
                 time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))
             except KeyboardInterrupt:

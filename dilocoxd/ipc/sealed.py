@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.errors import ConfigError, WireError, reason_of
 from dilocoxd.ipc.client import (
     LINK_LOST_STATUS,
     NODE_GRACE_VARIABLE,
@@ -66,7 +66,7 @@ def read_node_key(path: Path) -> bytes:
         key = bytes.fromhex(text)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"node key {path} cannot be read ({error}); copy cluster.key_file of the head to this machine"
+            f"node key {path} cannot be read ({reason_of(error)}); copy cluster.key_file of the head to this machine"
         ) from error
     if len(key) != KEY_BYTES:
         raise ConfigError(f"node key {path} has {len(key)} bytes instead of {KEY_BYTES}; copy that of the head again")

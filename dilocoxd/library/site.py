@@ -19,7 +19,7 @@ from torch import nn
 
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.site_fit import LOSSES_MIN
-from dilocoxd.errors import ConfigError, WorkerError
+from dilocoxd.errors import ConfigError, WorkerError, reason_of
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.ipc.client import DaemonConnection, DaemonGone
 from dilocoxd.library.describe import shared_parameters
@@ -325,8 +325,8 @@ def _connected(path: Path, run_directory: Path, wait_s: float) -> DaemonConnecti
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise ConfigError(
-                    f"no daemon takes a loop at {path} within {wait_s:g} s ({error}); start it with `dilocoxd run"
-                    f" {run_directory}`, and let one loop at a time come to it"
+                    f"no daemon takes a loop at {path} within {wait_s:g} s ({reason_of(error)}); start it with"
+                    f" `dilocoxd run {run_directory}`, and let one loop at a time come to it"
                 ) from error
         time.sleep(min(RETRY_S, left_s))
 

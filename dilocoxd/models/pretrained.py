@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.store.durable import Corrupt
 from dilocoxd.store.file_hash import file_sha256
 from dilocoxd.store.tensor_header import HEADER_BYTES_MAX, INDEX_NAME, SINGLE_NAME, TensorEntry, read_header
@@ -204,7 +204,7 @@ def _weight_files(folder: Path) -> list[Path]:
             if other := [name for name in names if not isinstance(name, str)]:
                 raise TypeError(f"{other[0]!r} is no name of a file")
         except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-            raise ConfigError(f"{index}: cannot be read ({error!r}); download the model again") from error
+            raise ConfigError(f"{index}: cannot be read ({reason_of(error)}); download the model again") from error
     else:
         names = [SINGLE_NAME]
     missing = [name for name in names if Path(name).name != name or not _is_file(folder / name)]
@@ -228,7 +228,7 @@ def _tensors_of(path: Path) -> dict[str, Found]:
         start, entries, _ = read_header(path)
         size = path.stat().st_size
     except (OSError, Corrupt) as error:
-        raise ConfigError(f"{path}: cannot be read as safetensors ({error}); download it again") from error
+        raise ConfigError(f"{path}: cannot be read as safetensors ({reason_of(error)}); download it again") from error
     found, offset = {}, start
     for entry in entries:
         found[entry.name] = Found(path, offset, entry)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.errors import ConfigError, WireError, reason_of
 from dilocoxd.ids import Digest
 from dilocoxd.store.durable import write_file, write_json
 from dilocoxd.wire.authorities import AuthorityChange, decode_change
@@ -33,7 +33,7 @@ def read_secret(path: Path) -> str:
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); restore it from a backup") from error
+        raise ConfigError(f"{path}: cannot be read ({reason_of(error)}); restore it from a backup") from error
     if mode & 0o077:
         raise ConfigError(f"{path} has mode {mode:04o}, others could read it; run: chmod 600 {path}")
     return text
@@ -59,7 +59,9 @@ def read_authorities(path: Path) -> tuple[tuple[AuthorityChange, ...], bytes]:
     except FileNotFoundError:
         return (), b""
     except (OSError, ValueError, TypeError, AttributeError, WireError) as error:
-        raise ConfigError(f"{path}: is damaged ({error}); remove it, the others tell what was in it") from error
+        raise ConfigError(
+            f"{path}: is damaged ({reason_of(error)}); remove it, the others tell what was in it"
+        ) from error
 
 
 def write_authorities(path: Path, changes: Iterable[AuthorityChange], in_force: Iterable[bytes]) -> None:
@@ -67,7 +69,9 @@ def write_authorities(path: Path, changes: Iterable[AuthorityChange], in_force: 
     try:
         table = json.loads(path.read_text("ascii")) if path.exists() else {"members": [], "revocations": []}
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: is damaged ({error}); remove it, the others tell what was in it") from error
+        raise ConfigError(
+            f"{path}: is damaged ({reason_of(error)}); remove it, the others tell what was in it"
+        ) from error
     table["authorities"] = [encode_struct(one).hex() for one in changes]
     table["authorities_in_force"] = [one.hex() for one in in_force]
     write_json(path, table)

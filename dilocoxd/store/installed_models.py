@@ -15,7 +15,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 
 GROUP: Final = "dilocoxd.models"
 _BASE: Final = "StageModule"
@@ -53,7 +53,9 @@ def installed_model(name: str) -> InstalledModel:
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); install the package of the model again") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({reason_of(error)}); install the package of the model again"
+        ) from error
     return InstalledModel(name, point.module, point.attr, path, digest)
 
 

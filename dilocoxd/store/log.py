@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.errors import ConfigError, StoreError, reason_of
 from dilocoxd.ids import Digest, RoundIndex, RunId
 from dilocoxd.store.durable import (
     NO_LINKS,
@@ -122,7 +122,9 @@ class EntryLog:
         try:
             return read_result(self.path(index), record, segment)
         except OSError as error:
-            raise StoreError(f"reading the payload of entry {index}: {error}") from error
+            raise StoreError(
+                f"{self.path(index)}: the payload of entry {index} cannot be read ({reason_of(error)})"
+            ) from error
 
     def append(self, signed: SignedEntry, source: PayloadSource) -> Digest:
         """Add the next entry with its payload, durably, and return the new head.

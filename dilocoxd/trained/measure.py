@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from dilocoxd.config.site import load_site
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.models import StageModule
 from dilocoxd.models.stage import positions_of
 from dilocoxd.trained.choose import Tell
@@ -73,7 +73,7 @@ def measure_text(run: StoredRun, number: int | None, files: TokenizerFiles, path
             raise ConfigError(f"{path}: has more than {_TEXT_BYTES_MAX >> 20} MiB; give a part of it")
         text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")  # as a file opened for text gives it
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error}); give a text file") from error
+        raise ConfigError(f"{path}: cannot be read as UTF-8 text ({reason_of(error)}); give a text file") from error
     with bounded_time():
         ids = whole_texts(load_tokenizer(files.path)).encode(text).ids
     require_known(ids, run.manifest.model.vocab_size, files.path)

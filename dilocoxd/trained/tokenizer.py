@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX, TOKENIZER_FILES
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.store.durable import write_file
 from dilocoxd.trained.model_config import SpecialTokens
 
@@ -61,7 +61,9 @@ class TokenizerFiles:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as error:
-            raise ConfigError(f"{self.folder / name} cannot be read ({error}); give a whole tokenizer") from error
+            raise ConfigError(
+                f"{self.folder / name} cannot be read ({reason_of(error)}); give a whole tokenizer"
+            ) from error
         return table
 
     def copy_to(self, folder: Path, seq_len: int) -> list[str]:

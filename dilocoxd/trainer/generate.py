@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.config.site import load_site
-from dilocoxd.errors import ConfigError, DilocoxdError
+from dilocoxd.errors import ConfigError, DilocoxdError, reason_of
 from dilocoxd.models import ModelConfig, StageModule
 from dilocoxd.trainer.data import PreparedData, prepare
 from dilocoxd.trainer.settings import make_settings
@@ -114,7 +114,9 @@ def load_anchor(path: Path, config: ModelConfig) -> Tensor:
                     file.get_tensor(param.name).reshape(-1).float(), span.numel, path
                 )
     except (OSError, SafetensorError) as error:
-        raise ConfigError(f"cannot read the snapshot {path}: {error}; give a run directory with a snapshot") from error
+        raise ConfigError(
+            f"cannot read the snapshot {path}: {reason_of(error)}; give a run directory with a snapshot"
+        ) from error
     return vector
 
 

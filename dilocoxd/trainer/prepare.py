@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dilocoxd.config.manifest import load_manifest
-from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.errors import ConfigError, StoreError, of_the_system
 from dilocoxd.store.prepared import default_cache_dir
 from dilocoxd.trainer.data.corpora import CORPORA, ENGLISH
 from dilocoxd.trainer.data.fetched import accept
@@ -45,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         _say(sys.stderr, f"error: {error}")
         return ConfigError.exit_code
-    except StoreError as error:
-        _say(sys.stderr, f"error: {error}")
+    except (StoreError, OSError) as error:
+        _say(sys.stderr, f"error: {of_the_system(error) if isinstance(error, OSError) else error}")
         return 74
     found = {
         "directory": str(prepared.directory),

@@ -11,7 +11,7 @@ from pathlib import Path
 from dilocoxd.config.manifest import Manifest, load_manifest
 from dilocoxd.config.sections.schedules import SliceOrder
 from dilocoxd.config.site import SiteConfig, load_site
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.ipc.client import PEER_VARIABLE, RUN_DIRECTORY_VARIABLE
 from dilocoxd.models import ModelConfig
 from dilocoxd.models.frozen import FrozenModel, frozen_of
@@ -177,4 +177,6 @@ def _stream_of_identity(path: Path) -> str:
     try:
         return hashlib.blake2b(path.read_bytes(), digest_size=16, person=b"data-stream").hexdigest()
     except OSError as error:
-        raise ConfigError(f"neither {PEER_VARIABLE} nor the identity key tells which site this is: {error}") from error
+        raise ConfigError(
+            f"neither {PEER_VARIABLE} nor the identity key {path} tells which site this is: {reason_of(error)}"
+        ) from error

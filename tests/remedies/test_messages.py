@@ -1,5 +1,6 @@
 """What error messages tell people to type can be typed: each command and option that they name exists."""
 
+import ast
 from collections.abc import Iterator
 
 import click
@@ -7,7 +8,8 @@ import pytest
 
 from dilocoxd.cli.main import cli
 from dilocoxd.cli.shell.default_command import SHOW, DefaultCommand
-from tests.remedies.messages import FOREIGN, OPTION, VALUE, Message, messages
+from tests.remedies.messages import FOREIGN, OPTION, ROOT, VALUE, Message, messages
+from tests.remedies.refused.refusals import kinds_told_to_users
 
 FEWEST = 150
 """Literals that name a command or an option; far fewer would say that the reading of the source is broken."""
@@ -63,6 +65,28 @@ def test_commands_in_messages_exist_with_the_options_that_they_are_given(found: 
         f"{one.where}: `dilocoxd {told}`: {why}" for one in found for told in one.commands if (why := problem_of(told))
     ]
     assert not wrong, "\n".join(wrong)
+
+
+def shown_plain(handler: ast.ExceptHandler, kinds: set[str]) -> Iterator[int]:
+    """Lines where an error of the system is put into a sentence for people as Python writes it."""
+    for call in ast.walk(handler):
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in kinds:
+            for node in ast.walk(call):
+                is_text = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "str"
+                value = node.value if isinstance(node, ast.FormattedValue) else node.args[0] if is_text else None
+                if isinstance(value, ast.Name) and value.id == handler.name:
+                    yield node.lineno
+
+
+def test_what_the_system_refuses_is_told_without_its_number() -> None:
+    """`[Errno 28] No space left on device: 'x'` is Python's; `reason_of` has the words alone."""
+    found, kinds = [], kinds_told_to_users()
+    for path in sorted(ROOT.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            caught = node.type if isinstance(node, ast.ExceptHandler) else None
+            if caught is not None and "OSError" in {one.id for one in ast.walk(caught) if isinstance(one, ast.Name)}:
+                found += [f"{path.relative_to(ROOT)}:{line}" for line in shown_plain(node, kinds)]
+    assert not found, f"say `reason_of(error)` there: {found}"
 
 
 def test_commands_and_options_in_help_texts_exist() -> None:

@@ -21,6 +21,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.compilers import missing_for_compiling
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.daemon.process.open_files import allowable_open_files
+from dilocoxd.errors import reason_of
 from dilocoxd.ipc.machine_memory import machine_memory
 from dilocoxd.store.rundir import RunDir
 
@@ -85,7 +86,7 @@ def probe_torch() -> FoundTorch:
             return TypeAdapter(FoundTorch).validate_json(done.stdout)
         return FoundTorch(error=done.stderr[-300:] or f"exit code {done.returncode}")
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        return FoundTorch(error=str(error)[:300])
+        return FoundTorch(error=reason_of(error)[:300])
 
 
 def wanted_torch() -> str:

@@ -12,7 +12,7 @@ from dilocoxd.config import hugging_face
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX
 from dilocoxd.config.sections import own_module
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.store.durable import write_file
 from dilocoxd.store.installed_models import installed_model
 from dilocoxd.store.rundir import RunDir
@@ -211,7 +211,9 @@ def _own_loop_tables(folder: Path, seq_len: int) -> dict[str, object]:
         text = path.read_text(encoding="utf-8")
         own_module.parse_shapes(text)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--module {folder}: {error}; let dilocoxd.describe(module, DIR) write it") from error
+        raise ConfigError(
+            f"--module {folder}: {reason_of(error)}; let dilocoxd.describe(module, DIR) write it"
+        ) from error
     model = {"kind": "external", "config": text, "seq_len": seq_len or 1024, **own_module.PLACEHOLDER_SIZES}
     return {"model": model, "data": {"corpus": OWN_DATA}}
 

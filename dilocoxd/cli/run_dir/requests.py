@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from dilocoxd.answers.words import plural
 from dilocoxd.cli.run_dir.admission import Keyring
-from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.errors import ConfigError, WireError, reason_of
 from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.wire.admission import (
     OBSERVE,
@@ -116,5 +116,5 @@ def load_request(path: Path) -> SigningRequest:
         return SigningRequest(table["kind"], terms, tuple(map(str, table["authorities"])), signatures)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, WireError) as error:
         raise ConfigError(
-            f"{path}: is no file of `dilocoxd invite`, `evict` or `authority rotate` ({error}); give one"
+            f"{path}: is no file of `dilocoxd invite`, `evict` or `authority rotate` ({reason_of(error)}); give one"
         ) from error

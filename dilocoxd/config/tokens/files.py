@@ -21,7 +21,7 @@ from dilocoxd.config.tokens.index import (
     StoreIndex,
     read_index,
 )
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 
 PATHS: Final = "paths.json"
 _ITEM_BYTES: Final[Mapping[str, int]] = {"uint16": 2, "uint32": 4, "int32": 4}
@@ -84,7 +84,9 @@ def files_of(directory: Path) -> StoreFiles:
     try:
         return StoreFiles(directory, index, _places(directory))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{directory / PATHS} is damaged ({error}); pack or copy the store again") from error
+        raise ConfigError(
+            f"{directory / PATHS} is damaged ({reason_of(error)}); pack or copy the store again"
+        ) from error
 
 
 def volumes_of(index: StoreIndex, count: int) -> tuple[tuple[ShardInfo, ...], ...]:

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from dilocoxd.daemon.audit.kept_shares import KeptShares
 from dilocoxd.daemon.audit.shown import ShownShares
 from dilocoxd.daemon.chain.ledger import Ledger
-from dilocoxd.errors import PeerError, StoreError, WireError
+from dilocoxd.errors import PeerError, StoreError, WireError, reason_of
 from dilocoxd.ids import PeerId
 from dilocoxd.store.audits import BEFORE_NAME, AuditFolders, share_name, write_case
 from dilocoxd.store.file_hash import file_sha256
@@ -154,7 +154,7 @@ class RoundInputs:
         except (PeerError, WireError, TimeoutError):
             return None
         except (StoreError, OSError) as error:
-            return StoreError(str(error))
+            return StoreError(reason_of(error))
 
     async def _share(self, named: Contribution, segment: int, path: Path) -> ShareProof:
         is_own = named.peer == self._from.me
@@ -175,7 +175,7 @@ class RoundInputs:
             try:
                 hashes = await asyncio.to_thread(self._from.kept.hashes, named.phase)
             except OSError as error:
-                raise StoreError(f"our work of phase {named.phase} is not kept: {error}") from error
+                raise StoreError(f"our work of phase {named.phase} is not kept ({reason_of(error)})") from error
             tree = self._checked(named, hashes)
             if tree is None:
                 raise StoreError(f"what we keep of phase {named.phase} is not what we offered")
@@ -208,7 +208,7 @@ class RoundInputs:
                 file.seek(place.offset)
                 path.write_bytes(file.read(place.length))
         except OSError as error:
-            raise StoreError(f"our share of segment {segment}: {error}") from error
+            raise StoreError(f"our share of segment {segment} cannot be copied ({reason_of(error)})") from error
 
     async def _fetch(self, named: Contribution, segment: int, path: Path) -> None:
         resource = f"share/{named.phase}/{segment}"
@@ -275,4 +275,4 @@ def files_sha256(folder: Path, number: int) -> list[bytes]:
     try:
         return [file_sha256(folder / share_name(place)) for place in range(number)]
     except OSError as error:
-        raise StoreError(f"reading an audit's shares again: {error}") from error
+        raise StoreError(f"{folder}: an audit's shares cannot be read again ({reason_of(error)})") from error

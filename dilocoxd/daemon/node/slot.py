@@ -21,7 +21,7 @@ from dilocoxd.daemon.node.part_life import PartLife
 from dilocoxd.daemon.node.slot_world import SlotWorld
 from dilocoxd.daemon.workers.buffers import Buffers
 from dilocoxd.daemon.workers.local_server import Connection, WorkerHandler
-from dilocoxd.errors import ConfigError, StoreError, WireError, WorkerError
+from dilocoxd.errors import ConfigError, StoreError, WireError, WorkerError, reason_of
 from dilocoxd.ipc.process_tree import is_descendant
 from dilocoxd.ipc.sealed import (
     FRONT_BYTES,
@@ -321,7 +321,4 @@ def _why(error: Exception) -> str:
         return error.detail
     if isinstance(error, asyncio.IncompleteReadError):
         return "it closed the connection"
-    if isinstance(error, OSError) and error.errno:
-        # asyncio's own words are "Connect call failed" with the address once more; names have numbers below zero.
-        return os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)
-    return str(error) or type(error).__name__
+    return reason_of(error)

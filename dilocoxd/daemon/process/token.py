@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 
 TOKEN_BYTES: Final = 32
 FILE_BYTES_MAX: Final = 4096
@@ -37,7 +37,9 @@ def load_token(path: Path) -> str:
         with path.open("rb") as file:
             text = file.read(FILE_BYTES_MAX).decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"api.token_file: {path} cannot be read ({error}); check path and owner") from error
+        raise ConfigError(
+            f"api.token_file: {path} cannot be read ({reason_of(error)}); check path and owner"
+        ) from error
     if mode & 0o007:
         raise ConfigError(f"api.token_file: {path} has mode {mode:04o}, everybody can use it; run: chmod 600 {path}")
     if len(text) < CHARACTERS_MIN or not text.isprintable() or " " in text:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dilocoxd.errors import StoreError
+from dilocoxd.errors import StoreError, reason_of
 from dilocoxd.machines.phase.outputs import ForgetWork, PersistRecord, PhaseCommand, RunOuter
 from dilocoxd.machines.phase.settings import SiteRecord
 from dilocoxd.store.durable import write_file
@@ -36,7 +36,7 @@ def load_record(run_directory: Path) -> SiteRecord:
     except FileNotFoundError:
         return SiteRecord()
     except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read: {error}; restore the file or start a new run") from error
+        raise StoreError(f"{path} cannot be read: {reason_of(error)}; restore the file or start a new run") from error
     names = {field.name for field in dataclasses.fields(SiteRecord)}
     if not isinstance(values, dict) or not names <= set(values):  # earlier versions had more
         raise StoreError(f"{path} does not have the fields {sorted(names)}; restore the file or start a new run")

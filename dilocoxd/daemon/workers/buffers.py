@@ -9,7 +9,7 @@ import fcntl
 import os
 from collections.abc import Iterable
 
-from dilocoxd.errors import WorkerError
+from dilocoxd.errors import WorkerError, reason_of
 from dilocoxd.wire.local.buffers import Buffer
 
 _FALLOC_FL_KEEP_SIZE = 1
@@ -25,7 +25,7 @@ def _create(name: str, size: int) -> int:
         fcntl.fcntl(fd, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW | _F_SEAL_SEAL)
     except OSError as error:
         os.close(fd)
-        raise WorkerError(f"no shared memory for buffer {name} of {size} bytes: {error}") from error
+        raise WorkerError(f"no shared memory for buffer {name} of {size} bytes: {reason_of(error)}") from error
     return fd
 
 

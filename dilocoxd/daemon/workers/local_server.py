@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from dilocoxd.errors import ConfigError, WireError
+from dilocoxd.errors import ConfigError, WireError, reason_of
 from dilocoxd.ipc.accepting import accepted
 from dilocoxd.ipc.socket_folder import SOCKET_PATH_BYTES_MAX
 from dilocoxd.wire.local.frames import frame, take_message
@@ -151,7 +151,7 @@ class LocalServer:
             sock.bind(os.fspath(self.path))
         except OSError as error:
             sock.close()
-            raise ConfigError(f"cannot create the local socket {self.path}: {error}") from error
+            raise ConfigError(f"cannot create the local socket {self.path}: {reason_of(error)}") from error
         finally:
             os.umask(old_mask)
         sock.listen(_BACKLOG)

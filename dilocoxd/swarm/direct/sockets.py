@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dilocoxd.config.addresses import socket_family
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 
 CONGESTION_CONTROL: Final = b"bbr"
 """Used where the kernel offers it: fills a long link without filling its queues, and is not slowed by an idle phase or
@@ -58,7 +58,8 @@ def listen_on(ips: Sequence[str], port: int) -> list[socket.socket]:
         for sock in found:
             sock.close()
         raise ConfigError(
-            f"cannot listen on port {port} for data connections ({error}); stop the other program, give another port"
-            " (network.data_port in site.toml), or turn data connections off (network.data_connections = 0)"
+            f"cannot listen on port {port} for data connections ({reason_of(error)});"
+            " stop the other program, give another port (network.data_port in site.toml), or turn data connections off"
+            " (network.data_connections = 0)"
         ) from error
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.ids import PeerId
 
 
@@ -73,7 +73,7 @@ def _hold(address: str, held: contextlib.ExitStack) -> str:
         probe.bind((parts[2], int(parts[4])))
     except (OSError, OverflowError) as error:
         raise ConfigError(
-            f"cannot listen on {parts[2]} port {parts[4]} ({error});"
+            f"cannot listen on {parts[2]} port {parts[4]} ({reason_of(error)});"
             " stop the other program or give another port with --port (network.port in site.toml)"
         ) from error
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)

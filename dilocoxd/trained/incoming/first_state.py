@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 
 from dilocoxd.config.manifest import Manifest, load_manifest
-from dilocoxd.errors import ConfigError, DilocoxdError
+from dilocoxd.errors import ConfigError, DilocoxdError, of_the_system
 from dilocoxd.models import ModelConfig, StageSpan, build_stage
 from dilocoxd.models.build import check_model
 from dilocoxd.models.pretrained import Pretrained
@@ -221,8 +221,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with StoredState(find_run(options.from_run), options.round, scratch, tell) as state:
                 found = write_first_state(plan, state, options.out, tell) | {"files": {}}
                 state.finish()
-    except DilocoxdError as error:
-        tell(f"error: {error}")
+    except (DilocoxdError, OSError) as error:
+        tell(f"error: {of_the_system(error) if isinstance(error, OSError) else error}")
         return ConfigError.exit_code if isinstance(error, ConfigError) else 74
     sys.stdout.write(json.dumps(found) + "\n")
     return 0

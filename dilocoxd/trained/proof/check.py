@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.store.durable import Corrupt
 from dilocoxd.store.tensor_header import INDEX_NAME, TensorEntry, read_header
 from dilocoxd.trained.anchor import PIECE_BYTES
@@ -118,7 +118,9 @@ def _tensors(directory: Path) -> dict[str, _Place]:
                 found[entry.name] = _Place(path, entry.dtype, entry.shape, start)
                 start += entry.num_bytes
         except (OSError, KeyError, Corrupt) as error:
-            raise ConfigError(f"{path}: cannot be read as safetensors ({error}); give a whole export") from error
+            raise ConfigError(
+                f"{path}: cannot be read as safetensors ({reason_of(error)}); give a whole export"
+            ) from error
     return found
 
 
@@ -150,4 +152,6 @@ def _text(path: Path) -> str:
         with path.open("rb") as file:
             return file.read(_TEXT_BYTES_MAX).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); give a directory that `dilocoxd export` wrote") from error
+        raise ConfigError(
+            f"{path}: cannot be read ({reason_of(error)}); give a directory that `dilocoxd export` wrote"
+        ) from error

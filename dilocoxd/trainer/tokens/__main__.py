@@ -17,7 +17,7 @@ from typing import Final
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.errors import ConfigError, StoreError, of_the_system
 from dilocoxd.trainer.tokens.adopt import AdoptOptions, adopt
 from dilocoxd.trainer.tokens.describe import check_hashes, describe, text_lines
 from dilocoxd.trainer.tokens.limits import bound_memory
@@ -44,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except StoreError as error:
         sys.stderr.write(f"error: {error}\n")
         return EXIT_FAILED
+    except OSError as error:
+        refused = of_the_system(error)
+        sys.stderr.write(f"error: {refused}\n")
+        return refused.exit_code if isinstance(refused, ConfigError) else EXIT_FAILED
     return 0
 
 

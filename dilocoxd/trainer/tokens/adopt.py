@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.store.durable import fsync_directory, hidden_folder, write_file
 from dilocoxd.trainer.tokens.folders import require_file, require_free
 from dilocoxd.trainer.tokens.store import HELD, INDEX, PATHS, TOKENIZER, TRAIN, ShardInfo, StoreIndex, open_store
@@ -133,7 +133,9 @@ def _open(path: Path, options: AdoptOptions) -> _File:
             dtype, ends = options.dtype, None
         tokens = np.memmap(path, dtype=np.dtype(dtype).newbyteorder("<"), mode="r")
     except (OSError, ValueError, OverflowError, struct.error) as error:
-        raise ConfigError(f"{path}: cannot be adopted ({error}); give .bin files of Megatron or nanoGPT") from error
+        raise ConfigError(
+            f"{path}: cannot be adopted ({reason_of(error)}); give .bin files of Megatron or nanoGPT"
+        ) from error
     if ends is None:
         ends = _ends_by_token(tokens, options.eos)
     named = int(ends[-1]) if len(ends) else 0

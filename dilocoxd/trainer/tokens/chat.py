@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from jinja2 import TemplateError
 
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.store.installed_models import require_transformers
 from dilocoxd.trainer.tokens import limits
 from dilocoxd.trainer.tokens.folders import DOCUMENT_BYTES_MAX
@@ -54,7 +54,7 @@ class ChatEncoder:
             # Unless told not to, it asks on the terminal whether code of that folder shall run, and takes a "y".
             self._tokenizer = library.from_pretrained(folder, model_max_length=_NO_LIMIT, trust_remote_code=False)
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            said = " ".join(str(error).split())
+            said = " ".join(reason_of(error).split())
             raise ConfigError(f"{folder}: transformers cannot load this tokenizer ({said}); give another") from error
         template = self._tokenizer.chat_template
         if not isinstance(template, str):

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 import numpy as np
 
 from dilocoxd.config.tokens.files import StoreFiles
-from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.errors import ConfigError, StoreError, reason_of
 from dilocoxd.store.durable import fsync_directory, write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder, canonical, has_answer, messages_of
 from dilocoxd.trainer.tokens.inputs import TextPiece, documents, rows_of
@@ -131,7 +131,8 @@ def _passing() -> Iterator[None]:
     try:
         yield
     except (ConfigError, OSError) as error:
-        raise StoreError(f"{error}; it could be read before: repeat the command, it goes on") from error
+        what = f"{error.filename}: {reason_of(error)}" if isinstance(error, OSError) else str(error)
+        raise StoreError(f"{what}; it could be read before: repeat the command, it goes on") from error
 
 
 def _write_chats(piece: TextPiece, settings: PackSettings, writers: Mapping[str, _ShardWriter]) -> int:

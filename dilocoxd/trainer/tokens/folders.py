@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.errors import ConfigError, StoreError, reason_of
 from dilocoxd.trainer.tokens.store import INDEX
 
 DOCUMENT_BYTES_MAX: Final = 256 << 20
@@ -103,7 +103,7 @@ def reading(path: Path, remedy: str) -> Iterator[None]:
                 f"{path}: cannot be read now ({os.strerror(error.errno)}); see that its disk or mount answers, then"
                 " repeat the command, it goes on"
             ) from error
-        raise ConfigError(f"{path}: cannot be read ({error}); {remedy}") from error
+        raise ConfigError(f"{path}: cannot be read ({reason_of(error)}); {remedy}") from error
 
 
 def _refuse(error: OSError) -> NoReturn:

@@ -22,7 +22,7 @@ from typing import Final, TextIO
 from tokenizers import Tokenizer
 
 from dilocoxd.config.tokens.files import StoreFiles
-from dilocoxd.errors import ConfigError, StoreError
+from dilocoxd.errors import ConfigError, StoreError, reason_of
 from dilocoxd.ipc.child import die_with_parent
 from dilocoxd.store.durable import write_file
 from dilocoxd.trainer.tokens.chat import ChatEncoder
@@ -213,7 +213,9 @@ def _packing(pieces: list[TextPiece], out: Path, settings: PackSettings, num: in
             " unpack to it; take that file out, or give another tokenizer"
         ) from error
     except OSError as error:
-        raise StoreError(f"cannot write to {out}: {error}; free space, then repeat the command, it goes on") from error
+        raise StoreError(
+            f"cannot write to {out}: {reason_of(error)}; free space, then repeat the command, it goes on"
+        ) from error
 
 
 def _begin(parent: int, tried: tuple[bytes, ...]) -> None:

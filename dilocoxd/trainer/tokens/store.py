@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from dilocoxd.config.tokens.files import PATHS, ShardPlace, StoreFiles, files_of, volumes_of
 from dilocoxd.config.tokens.index import HELD, INDEX, TRAIN, ShardInfo, StoreIndex
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 
 TOKENIZER: Final = "tokenizer.json"
 _DTYPES: Final[dict[str, type[np.integer[Any]]]] = {"uint16": np.uint16, "uint32": np.uint32, "int32": np.int32}
@@ -216,7 +216,7 @@ class TokenStore:
             return _Mapped(place, shard, dtype)
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"token store {self.directory}: {place.path} cannot be read ({error}); copy it again"
+                f"token store {self.directory}: {place.path} cannot be read ({reason_of(error)}); copy it again"
             ) from error
 
     def ends(self, shard: ShardInfo) -> Ids:
@@ -226,7 +226,7 @@ class TokenStore:
             found = np.fromfile(path, dtype="<i8", count=shard.num_documents)
         except OSError as error:
             raise ConfigError(
-                f"token store {self.directory}: {path} cannot be read ({error}); copy it again"
+                f"token store {self.directory}: {path} cannot be read ({reason_of(error)}); copy it again"
             ) from error
         bounds = np.concatenate([[0], found, [shard.num_tokens]])
         if (bounds[1:] < bounds[:-1]).any():

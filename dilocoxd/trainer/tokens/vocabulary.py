@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from dilocoxd.config.origin import TOKENIZER_FILE_BYTES_MAX
-from dilocoxd.errors import ConfigError
+from dilocoxd.errors import ConfigError, reason_of
 from dilocoxd.trainer.tokens.store import TOKENIZER
 from dilocoxd.trainer.tokens.tried import fault_of
 
@@ -36,7 +36,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         tables = json.loads(text)
         largest = largest_id(tables)
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is no tokenizer ({error}); {_ADVICE}") from error
+        raise ConfigError(f"{file} is no tokenizer ({reason_of(error)}); {_ADVICE}") from error
     if largest > _ID_MAX:
         # The library takes memory and time for every id below the largest.
         raise ConfigError(f"{file} has a token of id {largest}, the largest can be {_ID_MAX}; {_ADVICE}")

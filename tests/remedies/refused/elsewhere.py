@@ -20,6 +20,8 @@ SAMPLING: Final = "tests/unit/daemon/test_sampling.py"
 CLOSED: Final = "tests/integration/admission/test_closed.py"
 EVICT: Final = "tests/unit/cli/admission/test_evict.py"
 OWNERS: Final = "tests/remedies/refused/test_owners.py"
+PACKING: Final = "tests/remedies/refused/test_packing.py"
+STREAMS: Final = "tests/unit/cli/shell/test_streams.py"
 ELSEWHERE: Final = {
     ("cli/run_dir/authority.py", "give either the ID of a list"): VOTES,
     ("cli/run_dir/authority.py", "leave --threshold, --void-invites and --instead-of out"): VOTES,
@@ -53,6 +55,10 @@ ELSEWHERE: Final = {
     ("swarm/discovery/bootstrap.py", "ask its operator to list this site there"): CLOSED,
     ("cli/run_dir/members.py", "give the peer id of one of them: "): EVICT,
     ("store/log.py", "restore that file from a backup"): BITS,
+    ("errors.py", "check the path, its owner and its permissions"): PACKING,
+    ("errors.py", "check the disk it is on, and free space there"): PACKING,
+    ("errors.py", "change into one that is there"): STREAMS,
+    ("errors.py", "free space where it goes, or send it elsewhere"): STREAMS,
 }
 """File below the package and what is said to do, and the test that does it."""
 

@@ -155,6 +155,7 @@ def test_what_a_refusal_says_works(row: Row, here: Path, monkeypatch: pytest.Mon
     with pytest.raises(ConfigError) as refused:
         invoke(*row.wrong.split())
     assert refused.value.exit_code == 78 and row.words in str(refused.value)
+    assert "[Errno" not in str(refused.value)
     for name in set(os.environ) - before:
         monkeypatch.delenv(name)
     for line in row.right.splitlines():

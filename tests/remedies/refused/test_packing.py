@@ -1,6 +1,8 @@
 """What `dilocoxd data` refuses, and what it says to do: done, and it packs, adopts or shows."""
 
+import os
 import shutil
+import stat
 import struct
 import subprocess
 from pathlib import Path
@@ -12,9 +14,11 @@ import pytest
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens import chat, folders, limits
-from dilocoxd.trainer.tokens.__main__ import main
+from dilocoxd.trainer.tokens.__main__ import EXIT_FAILED, main
+from dilocoxd.trainer.tokens.encode import WORK
+from tests.remedies.refused.rooms.told import says
 from tests.remedies.refused.rows import Row
-from tests.remedies.refused.rows_packing import PACK, PACKING_ROWS
+from tests.remedies.refused.rows_packing import PACK, PACKING_ROWS, WHOLE
 from tests.unit.trainer.tokens.test_chat import CHATS, FORGETFUL, PLAIN, save, write
 from tests.unit.trainer.tokens.test_limits import ENDLESS
 from tests.unit.trainer.tokens.texts import DOCUMENTS
@@ -80,6 +84,24 @@ def test_what_a_refusal_of_data_says_works(
         assert do(line, monkeypatch) == 0
     assert do(row.wrong, monkeypatch) == ConfigError.exit_code
     said = capsys.readouterr().err.splitlines()[-1]
-    assert row.words in said
+    assert row.words in said and "[Errno" not in said
     for line in row.right.splitlines():
         assert do(line, monkeypatch) == 0, capsys.readouterr().err
+
+
+def test_what_the_system_refuses_is_one_sentence(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A traceback that ended in `IsADirectoryError: [Errno 21]`."""
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    lock = Path("out") / WORK / "lock"
+    lock.mkdir(parents=True)
+    assert do(WHOLE, monkeypatch) == ConfigError.exit_code
+    says("errors.py", "check the path, its owner and its permissions", capsys.readouterr().err.splitlines()[-1])
+    lock.rmdir()
+    os.mknod(lock, stat.S_IFSOCK | 0o600)
+    assert do(WHOLE, monkeypatch) == EXIT_FAILED
+    says("errors.py", "check the disk it is on, and free space there", capsys.readouterr().err.splitlines()[-1])
+    lock.unlink()
+    assert do(WHOLE, monkeypatch) == 0

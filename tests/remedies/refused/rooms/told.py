@@ -55,7 +55,8 @@ def told(file: str, words: str, relay: str = "", kind: type[Exception] = ConfigE
 
 
 def says(file: str, words: str, text: str) -> None:
-    """`text` has the words that stand in that file, whoever shows it."""
+    """`text` has the words that stand in that file, whoever shows it, and no number of the system's."""
+    assert "[Errno" not in text, text
     assert re.search(".*".join(map(re.escape, words.split(VALUE))), text), f"{file} says: {text}"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dilocoxd.cli.main import main
+from tests.remedies.refused.rooms.told import says
 
 LONG = "x" * 300
 """Longer than any file system allows a name to be."""
@@ -47,12 +48,14 @@ def test_path_that_cannot_be_looked_at_is_one_sentence(
     assert said.endswith("check the path, its owner and its permissions\n")
 
 
-def test_output_that_cannot_be_written_is_one_sentence() -> None:
+def test_output_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     ended = typed("check-config", "--explain", stdout="/dev/full")
     assert ended.returncode == 1
     said = ended.stderr.decode()
     assert said.startswith("dilocoxd: the output cannot be written (No space left on device); free space ")
     assert said.count("\n") == 1
+    says("errors.py", "free space where it goes, or send it elsewhere", said)
+    assert typed("check-config", "--explain", stdout=str(tmp_path / "elsewhere")).returncode == 0
 
 
 def test_closed_streams_are_no_reason_to_fail(tmp_path: Path) -> None:
@@ -106,3 +109,5 @@ def test_folder_that_was_removed_under_us_is_one_sentence(tmp_path: Path) -> Non
     ended = typed("id", ".", before=lose_it)
     assert ended.returncode == 78
     assert ended.stderr == b"dilocoxd: the folder where we are was removed; change into one that is there\n"
+    says("errors.py", "change into one that is there", ended.stderr.decode())
+    assert typed("files", before=partial(os.chdir, tmp_path)).returncode == 0
