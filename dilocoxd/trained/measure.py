@@ -24,8 +24,8 @@ from dilocoxd.trainer.data import DataConfig, TokenizerConfig, prepare
 from dilocoxd.trainer.data.order import BatchOrder, SampleOrder
 from dilocoxd.trainer.data.sources import SourceOrder, sources_of
 from dilocoxd.trainer.data.targets import cross_entropy, mean_over, share_trained
-from dilocoxd.trainer.tokens.limits import bounded_time
-from dilocoxd.trainer.tokens.vocabulary import load_tokenizer, require_known, whole_texts
+from dilocoxd.trainer.tokens.limits import TokenizerApart
+from dilocoxd.trainer.tokens.vocabulary import require_known
 
 _TEXT_BYTES_MAX: Final = 64 << 20
 """The library needs a hundred bytes of memory for each token of a text, and a model hours for so much on a CPU."""
@@ -74,8 +74,8 @@ def measure_text(run: StoredRun, number: int | None, files: TokenizerFiles, path
         text = data.decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")  # as a file opened for text gives it
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({reason_of(error)}); give a text file") from error
-    with bounded_time():
-        ids = whole_texts(load_tokenizer(files.path)).encode(text).ids
+    with TokenizerApart(files.path) as tokenizer:
+        ids = tokenizer.encode(text)
     require_known(ids, run.manifest.model.vocab_size, files.path)
     if len(ids) < 2:
         raise ConfigError(f"{path}: has {len(ids)} tokens, at least 2 are needed to predict one; give a longer text")

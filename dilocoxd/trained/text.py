@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain
-
-from tokenizers import Tokenizer
+from typing import Protocol
 
 from dilocoxd.errors import ConfigError
 from dilocoxd.trained.choose import Tell
@@ -14,8 +13,8 @@ from dilocoxd.trained.found import StoredRun
 from dilocoxd.trained.load import load_model
 from dilocoxd.trained.tokenizer import TokenizerFiles
 from dilocoxd.trainer.generate import Sampling, sampled
-from dilocoxd.trainer.tokens.limits import bounded_time
-from dilocoxd.trainer.tokens.vocabulary import LibraryRefusal, load_tokenizer, require_known, whole_texts
+from dilocoxd.trainer.tokens.limits import TokenizerApart
+from dilocoxd.trainer.tokens.vocabulary import require_known
 
 __all__ = ["Sampling", "generate"]
 
@@ -32,20 +31,18 @@ def generate(
     Raises ConfigError for a prompt that is no text or has no token, for a tokenizer that is none or not the model's,
     and as `load_model`.
     """
-    tokenizer = whole_texts(load_tokenizer(files.path))
     for prompt in prompts:
         if not _is_utf8(prompt):
             raise ConfigError(f"prompt {prompt!r} is not in UTF-8; give it in UTF-8")
-    with bounded_time():
-        starts = [tokenizer.encode(prompt).ids for prompt in prompts]
-    require_known(chain.from_iterable(starts), run.manifest.model.vocab_size, files.path)
-    for prompt, ids in zip(prompts, starts, strict=True):
-        if not ids:
-            raise ConfigError(f"prompt {prompt!r} has no token; give at least a character")
-    end = files.special().eos
-    stops = replace(sampling, stop_ids=frozenset() if end is None else frozenset({end}))
-    model, _ = load_model(run, number, tell)
-    with LibraryRefusal(files.path):
+    with TokenizerApart(files.path) as tokenizer:
+        starts = [tokenizer.encode(prompt) for prompt in prompts]
+        require_known(chain.from_iterable(starts), run.manifest.model.vocab_size, files.path)
+        for prompt, ids in zip(prompts, starts, strict=True):
+            if not ids:
+                raise ConfigError(f"prompt {prompt!r} has no token; give at least a character")
+        end = files.special().eos
+        stops = replace(sampling, stop_ids=frozenset() if end is None else frozenset({end}))
+        model, _ = load_model(run, number, tell)
         for index, ids in enumerate(starts):
             for piece in pieces(tokenizer, ids, sampled(model, ids, run.manifest.model.seq_len, stops)):
                 yield index, piece
@@ -60,7 +57,14 @@ def _is_utf8(prompt: str) -> bool:
     return True
 
 
-def pieces(tokenizer: Tokenizer, start: list[int], tokens: Iterable[int]) -> Iterator[str]:
+class Decoder(Protocol):
+    """What makes a text of ids."""
+
+    def decode(self, ids: list[int]) -> str:
+        """Their text."""
+
+
+def pieces(tokenizer: Decoder, start: list[int], tokens: Iterable[int]) -> Iterator[str]:
     """What `tokens` add to the text of `start`, as soon as it ends with a whole character."""
     known, told = list(start), tokenizer.decode(start)
     for token in tokens:

@@ -2,19 +2,23 @@
 
 What somebody else made can end the process that reads it, by a table that asks for more memory than there is: the
 library then aborts, and raises nothing. ``python -P tried.py`` is that process, and imports nothing of the package.
+With a third argument it goes on as the tokenizer of one command, in frames (limits.py): a text can end it as well.
 """
 
 from __future__ import annotations
 
+import array
 import collections
 import hashlib
 import os
 import resource
 import signal
+import struct
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Final
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Final
 
 MEMORY_BYTES_MAX: Final = 4 << 30
 """Several times what the largest known tokenizers take, which are 33 MB of JSON."""
@@ -23,6 +27,16 @@ SECONDS_MAX: Final = 120
 _PROBE: Final = "A few words, 123 numbers \u00e9\u4e16\u1f600\n\tand <|signs|>."
 _SAID_MAX: Final = 300
 _REFUSED: Final = 3
+_FRAME: Final = struct.Struct(">cQ")
+"""Kind of a frame, and bytes that follow."""
+GIVEN: Final = b"t"
+"""A tokenizer.json, and that it is read: the first frame."""
+ENCODE: Final = b"e"
+"""A text, and its ids as int32."""
+DECODE: Final = b"d"
+"""Such ids, and their text."""
+REFUSED: Final = b"!"
+"""Why the library refuses, in place of an answer; the last frame."""
 _KNOWN: Final[collections.deque[bytes]] = collections.deque(maxlen=64)
 """Hashes of texts that were survived: each piece of a text to pack reads the same tokenizer."""
 
@@ -71,29 +85,77 @@ def main(arguments: Sequence[str]) -> int:
     memory, seconds = int(arguments[0]), int(arguments[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    if len(arguments) > 2:
+        _serve(sys.stdin.buffer, sys.stdout.buffer, seconds)
+        return 0
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     from tokenizers import Tokenizer
 
-    with _Ending(_REFUSED):
+    with _Ending(_REFUSED, _say):
         tokenizer = Tokenizer.from_str(sys.stdin.buffer.read().decode("utf-8"))
-    with _Ending(0):  # words that it has no ids for are no fault: it may be made for one text alone
+    with _Ending(0, _say):  # words that it has no ids for are no fault: it may be made for one text alone
         tokenizer.decode(tokenizer.encode(_PROBE).ids)
     return 0
+
+
+def send_frame(sink: IO[bytes], kind: bytes, data: bytes) -> None:
+    """Write one frame. Raises OSError."""
+    sink.write(_FRAME.pack(kind, len(data)) + data)
+    sink.flush()
+
+
+def next_frame(source: IO[bytes]) -> tuple[bytes, bytes] | None:
+    """(kind, data) of the next frame; None where there is no whole one."""
+    head = source.read(_FRAME.size)
+    if len(head) < _FRAME.size:
+        return None
+    kind, length = _FRAME.unpack(head)
+    data = source.read(length)
+    return (kind, data) if len(data) == length else None
+
+
+def _serve(source: IO[bytes], sink: IO[bytes], seconds: int) -> None:
+    """Answer frames until there are no more, each within `seconds` of CPU time."""
+    from tokenizers import Tokenizer, models
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the command, which ends this process by its end
+    tokenizer = Tokenizer(models.BPE())  # until the first frame brings the one that is meant
+    refuse = _Ending(_REFUSED, lambda text: send_frame(sink, REFUSED, text.encode("utf-8", "replace")))
+    while (frame := next_frame(source)) is not None:
+        kind, data = frame
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
+        answer = b""
+        with refuse:
+            if kind == GIVEN:
+                tokenizer = Tokenizer.from_str(data.decode("utf-8"))
+                tokenizer.no_truncation()
+                tokenizer.no_padding()
+            elif kind == ENCODE:
+                answer = array.array("i", tokenizer.encode(data.decode("utf-8")).ids).tobytes()
+            else:
+                answer = tokenizer.decode(array.array("i", data).tolist()).encode("utf-8")
+        send_frame(sink, kind, answer)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 class _Ending:
     """Whatever the library raises ends the process with `code`, and a sentence; its panics are no Exception."""
 
-    def __init__(self, code: int) -> None:
+    def __init__(self, code: int, say: Callable[[str], None]) -> None:
         self._code = code
+        self._say = say
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            sys.stdout.write(str(error) or repr(error))
-            sys.stdout.flush()
+            self._say(str(error) or repr(error))
             os._exit(self._code)
 
 

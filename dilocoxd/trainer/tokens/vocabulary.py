@@ -24,7 +24,14 @@ _ID_MAX: Final = (1 << 24) - 1
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """The tokenizer at `path`, a tokenizer.json or a folder with one. Raises ConfigError.
+    """The tokenizer at `path`, a tokenizer.json or a folder with one. Raises ConfigError."""
+    text = tried_text(path)
+    with LibraryRefusal(tokenizer_file(path)):
+        return Tokenizer.from_str(text)
+
+
+def tried_text(path: Path) -> str:
+    """The tokenizer.json at `path`, or in that folder. Raises ConfigError.
 
     Another process reads it first, with limits, where the library does not raise but dies.
     """
@@ -42,8 +49,7 @@ def load_tokenizer(path: Path) -> Tokenizer:
         raise ConfigError(f"{file} has a token of id {largest}, the largest can be {_ID_MAX}; {_ADVICE}")
     if fault := fault_of(text):
         raise ConfigError(f"{file} is no tokenizer ({fault}); {_ADVICE}")
-    with LibraryRefusal(file):
-        return Tokenizer.from_str(text)
+    return text
 
 
 PANIC: Final = "PanicException"

@@ -21,6 +21,7 @@ CLOSED: Final = "tests/integration/admission/test_closed.py"
 EVICT: Final = "tests/unit/cli/admission/test_evict.py"
 OWNERS: Final = "tests/remedies/refused/test_owners.py"
 PACKING: Final = "tests/remedies/refused/test_packing.py"
+TEXTS: Final = "tests/unit/trained/test_text.py"
 STREAMS: Final = "tests/unit/cli/shell/test_streams.py"
 ELSEWHERE: Final = {
     ("cli/run_dir/authority.py", "give either the ID of a list"): VOTES,
@@ -57,6 +58,7 @@ ELSEWHERE: Final = {
     ("store/log.py", "restore that file from a backup"): BITS,
     ("errors.py", "check the path, its owner and its permissions"): PACKING,
     ("errors.py", "check the disk it is on, and free space there"): PACKING,
+    ("trainer/tokens/limits.py", "which may take VALUE GiB of memory; take that text out"): TEXTS,
     ("errors.py", "change into one that is there"): STREAMS,
     ("errors.py", "free space where it goes, or send it elsewhere"): STREAMS,
 }

@@ -24,9 +24,12 @@ from dilocoxd.trained.measure import total_loss
 from dilocoxd.trained.text import pieces
 from dilocoxd.trainer.data import PreparedData
 from dilocoxd.trainer.generate import Sampling, generate_lines, sampled
+from dilocoxd.trainer.tokens import limits
 from dilocoxd.trainer.whole import whole_model
 from tests.harness.outer_worker.run_on_disk import TEXT, VOCAB, RunOnDisk, make_run
 from tests.harness.published.directory import save_tokenizer
+from tests.remedies.refused.elsewhere import refused
+from tests.unit.trainer.tokens.test_limits import GREEDY
 
 PROMPT = "Number 7"
 ROUNDING = 1e-4
@@ -196,6 +199,26 @@ def test_a_tokenizer_that_is_none_or_not_the_models_is_named(
     words = r"it gives token 1\d+, and the model knows" if is_other else "is no tokenizer"
     with pytest.raises(ConfigError, match=words):
         invoke(options[0], str(run.run_dir.path), *options[1:], *text, "--tokenizer", str(tmp_path))
+
+
+@pytest.mark.parametrize("command", ["generate", "evaluate"])
+def test_a_tokenizer_that_makes_gigabytes_of_a_letter_is_one_sentence(
+    command: str, run: RunOnDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is read well, and took all memory or aborted the command at the first text with that letter."""
+    monkeypatch.setattr(limits, "MEMORY_BYTES_MAX", 1 << 30)
+    table = json.loads((run.run_dir.path / "tokenizer" / "tokenizer.json").read_text())
+    table["normalizer"] = {"type": "Sequence", "normalizers": GREEDY}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
+
+    def typed(text: str) -> None:
+        (tmp_path / "text").write_text(text)
+        given = ("--prompt", text, "--max-tokens", "2") if command == "generate" else ("--text", str(tmp_path / "text"))
+        invoke(command, str(run.run_dir.path), "--tokenizer", str(tmp_path), *given)
+
+    with refused("trainer/tokens/limits.py", "which may take VALUE GiB of memory; take that text out"):
+        typed("The end")
+    typed("an end")
 
 
 def test_an_empty_prompt_is_refused(run: RunOnDisk) -> None:

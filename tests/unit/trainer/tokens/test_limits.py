@@ -11,6 +11,8 @@ import pytest
 from dilocoxd.cli.model import data
 from dilocoxd.errors import ConfigError
 from dilocoxd.trainer.tokens import limits
+from dilocoxd.trainer.tokens.limits import TokenizerApart
+from dilocoxd.trainer.tokens.vocabulary import load_tokenizer
 from tests.unit.trainer.tokens import texts
 from tests.unit.trainer.tokens.test_chat import CHATS, MARKED, PLAIN, packed, save, write
 from tests.unit.trainer.tokens.texts import write_lines, write_tokenizer
@@ -130,3 +132,62 @@ def test_the_command_says_what_ended_it(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(ConfigError, match="a text takes its tokenizer longer than any does; take it out"):
         data._run("show")
+
+
+def spoilt(folder: Path, **tables: object) -> Path:
+    """A tokenizer.json with these tables in place of its own."""
+    file = write_tokenizer(folder) / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | tables))
+    return file
+
+
+def replaced(old: str, new: str) -> dict[str, object]:
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+GREEDY = [replaced("T", "Q" * 100_000), replaced("Q", "z" * 100_000)]
+"""Ten gigabytes of one letter."""
+
+
+def test_a_tokenizer_apart_gives_the_same_ids_and_text(tmp_path: Path) -> None:
+    file, text = write_tokenizer(tmp_path) / "tokenizer.json", "Document 7, a caf\u00e9 \U0001f680"
+    here = load_tokenizer(file)
+    with TokenizerApart(file) as apart:
+        ids = apart.encode(text)
+        assert ids == here.encode(text).ids and apart.decode(ids) == here.decode(ids) == text
+        assert apart.encode("") == [] and apart.decode([]) == ""
+
+
+@pytest.mark.parametrize("table", [
+    {"normalizer": {"type": "Sequence", "normalizers": GREEDY}},
+    {"decoder": {"type": "Sequence", "decoders": GREEDY}},
+])  # fmt: skip
+def test_what_takes_all_memory_for_a_letter_ends_its_own_process_alone(
+    table: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The library aborts, and raises nothing: the command ended with a list of calls, or took all memory."""
+    monkeypatch.setattr(limits, "MEMORY_BYTES_MAX", 1 << 30)
+    with TokenizerApart(spoilt(tmp_path, **table)) as apart:
+        assert apart.decode(apart.encode("a")) == "a"
+        said = r"a text ends the process of its tokenizer \(SIGABRT\), which may take 1 GiB of memory; take that text"
+        with pytest.raises(ConfigError, match=said):
+            apart.decode(apart.encode("T"))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_what_it_raises_of_a_text_is_one_sentence(tmp_path: Path) -> None:
+    file = spoilt(tmp_path, pre_tokenizer={"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated",
+                                           "invert": False})  # fmt: skip
+    with TokenizerApart(file) as apart, pytest.raises(ConfigError, match="a text is too much for its tokenizer"):
+        apart.encode("a" * 60 + "b")
+
+
+def test_a_text_without_an_end_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write_tokenizer(tmp_path) / "tokenizer.json"
+    load_tokenizer(file)  # tried, before nothing else can be
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nkill -XCPU $$\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(limits.TakesTooLongError, match="a text takes its tokenizer more than 300 s of CPU time"):
+        TokenizerApart(file)
