@@ -33,8 +33,7 @@ EMPTY = NodeHello(__version__, "", "", "gpu-3", home="a folder", process="earlie
 """A place without a past, of a node that runs."""
 HOLDING = dataclasses.replace(EMPTY, served=PART, incarnation="this start-1", ran_by="earlier")
 PROCESS = NodeProcess(("127.0.0.1", EMPTY.name, EMPTY.home), EMPTY.process)
-WAIT_S = 180.0
-FEW_FILES = 512
+WAIT_S, FEW_FILES = 180.0, 512
 LONG_S = 1000.0
 """Longer than a test: limits that are not what is asked, and that a machine which stands still would reach."""
 
@@ -293,11 +292,12 @@ async def test_of_two_nodes_that_have_files_of_a_part_the_one_that_ran_it_last_i
             assert found.hello == old, "old files are better than none"
 
 
-@pytest.mark.parametrize("has_copy", [False, True])
-async def test_node_beside_another_one_has_not_followed_it(has_copy: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("files", [{}, {"served": PART, "ran_by": "earlier", "name": "gpu-4"}])
+async def test_node_that_was_there_beside_another_one_has_not_followed_it(
+    files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two machines behind one address, with one name and one folder, as copies of one image are; or of that folder."""
     monkeypatch.setattr("dilocoxd.daemon.head.door.FOLLOWS_S", 0.2)
-    files = {"served": PART, "ran_by": "earlier", "name": "gpu-4"} if has_copy else {}
     twin = dataclasses.replace(EMPTY, process="of the twin", **files)
     async with open_door() as door:
         (await asyncio.to_thread(come, door, twin)).close()
