@@ -2,7 +2,8 @@
 
 One JSON object for each arithmetic: CPU seconds until the blocks are compiled (nothing kept from before), CPU ms of
 forward and backward pass, compiled and not, in turns in one process, and the ratio with its range over the turns; below
-1 is a gain. The model and batch of tests.bench.models.layouts, or a wider one. `--once`: one turn.
+1 is a gain. The model and batch of tests.bench.models.layouts, or a wider one. `--once`: one turn, whose figures say
+nothing: the code is plain loops, for trying which vectors a compiler knows is half of what the compiler does then.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+import torch._inductor.config as generating
 
 from dilocoxd.models import ModelConfig, StageModule, StageSpan, build_stage
 from dilocoxd.trainer.data.targets import PartLoss
@@ -84,6 +86,8 @@ def main() -> None:
     arguments = parser.parse_args()
     turns, count = (1, 1) if arguments.once else (arguments.blocks, arguments.steps)
     if arguments.here:
+        if arguments.once:
+            generating.cpp.vec_isa_ok = False
         with tempfile.TemporaryDirectory() as folder:
             keep_code_in(Path(folder))
             print(json.dumps(measured(*arguments.here, turns, count)), flush=True)
