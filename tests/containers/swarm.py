@@ -15,7 +15,8 @@ from tests.harness.running.sites import get_json, wait_until
 PATIENCE_S = 400.0
 GRACE_S = 30
 API_PORT = 8080
-INNER_STEPS = 30
+INNER_STEPS = 10
+"""Two and a half seconds (node.PACED)."""
 SETTINGS = {
     "data.corpus": '"/text"',
     "data.validation_sequences": "2",

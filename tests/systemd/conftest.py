@@ -17,8 +17,8 @@ TEXT = "/var/lib/dilocoxd/text"
 SETTINGS = {
     "data.corpus": f'"{TEXT}"',
     "data.validation_sequences": "2",
-    "strategy.inner_steps": "40",
-    "strategy.extend_steps_max": "800",
+    "strategy.inner_steps": "14",
+    "strategy.extend_steps_max": "280",
     "snapshot.every_rounds": "4",
     "parallel.threads_per_rank": "1",
 }
