@@ -38,6 +38,8 @@ NODE_LIFE: Final = datetime.timedelta(hours=1)
 """Of its certificate at most: so long a key that was stolen from a node is good for anything."""
 NODE_LATE: Final = datetime.timedelta(seconds=60)
 """So far clocks of two sites may be apart (I7)."""
+_NOT_RIGHT: Final = (ValueError, TypeError, OverflowError)
+"""What the library, and dates, make of a field that OpenSSL lets through: it reads fields when they are asked for."""
 
 
 def _name(text: str) -> x509.Name:
@@ -121,7 +123,7 @@ def is_of_node(certificate: x509.Certificate) -> bool:
 
 def life_left(certificate: x509.Certificate) -> datetime.timedelta:
     """So much longer we let in the node that shows it, by our clock; below 0: no more."""
-    return certificate.not_valid_after_utc + NODE_LATE - datetime.datetime.now(datetime.UTC)
+    return certificate.not_valid_after_utc - datetime.datetime.now(datetime.UTC) + NODE_LATE  # never a later date
 
 
 def _check_life(certificate: x509.Certificate) -> None:
@@ -147,6 +149,6 @@ def proven_peer(certificate_der: bytes | None, keys: Mapping[PeerId, bytes]) -> 
         key.verify(found.signature, found.tbs_certificate_bytes, padding.PKCS1v15(), hashes.SHA256())
         if is_of_node(found):
             _check_life(found)
-    except (ValueError, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+    except (*_NOT_RIGHT, InvalidSignature, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise WireError("bad_handshake", f"a certificate that is not right: {type(error).__name__}") from None
     return peer

@@ -1,13 +1,23 @@
 """A node's certificate proves its site for a while, to those who take connections. I12.3."""
 
+import datetime
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from dilocoxd.errors import WireError
-from dilocoxd.swarm.direct.certificates import NODE_LATE, Credentials, new_key, proven_peer
+from dilocoxd.swarm.direct.certificates import (
+    NODE_LATE,
+    NODE_SUBJECT,
+    Credentials,
+    _certificate,
+    new_key,
+    proven_peer,
+)
 from dilocoxd.swarm.direct.nodes import (
     NODE_LIFE_S,
     NodeCredentials,
@@ -21,8 +31,29 @@ from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
 from tests.unit.swarm.test_certificates import der_of, shake
 
 LATE_S = NODE_LATE.total_seconds()
+Maker = Callable[[Identity, ec.EllipticCurvePrivateKey], bytes]
 A_MINUTE_S = 60.0
 """More than this test takes."""
+
+
+def at_the_end_of_time(a: Identity, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """Of a node, with an end that has no later moment."""
+    until = datetime.datetime(9999, 12, 31, 23, 59, 59)
+    made = a.issue(_certificate(NODE_SUBJECT, a.peer_id, key.public_key(), is_ca=False, until=until))
+    return made.public_bytes(serialization.Encoding.DER)
+
+
+def with_a_name_of_bits(a: Identity, key: ec.EllipticCurvePrivateKey) -> bytes:
+    """OpenSSL takes such a name; the library that reads it here refuses to."""
+    name = x509.NameAttribute(x509.NameOID.COMMON_NAME, NODE_SUBJECT)
+    name._type, name._value = x509.name._ASN1Type.BitString, b"\0" + NODE_SUBJECT.encode()
+    made = _certificate(NODE_SUBJECT, a.peer_id, key.public_key(), is_ca=False)
+    made._subject_name = x509.Name([name])
+    return a.issue(made).public_bytes(serialization.Encoding.DER)
+
+
+UNREADABLE: tuple[Maker, ...] = (at_the_end_of_time, with_a_name_of_bits)
+"""Signed by a member, which may sign anything."""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +102,13 @@ def test_certificate_of_a_node_that_is_over_or_for_too_long_is_refused(
     a, _ = identities
     with pytest.raises(WireError, match=why):
         proven_peer(certify(a, public_key_of(new_key()), life_s=life_s), {a.peer_id: a.public_key_der})
+
+
+@pytest.mark.parametrize("make", UNREADABLE)
+def test_certificate_that_nobody_can_read_is_refused_like_any_other(identities: list[Identity], make: Maker) -> None:
+    a, _ = identities
+    with pytest.raises(WireError, match="bad_handshake"):
+        proven_peer(make(a, new_key()), {a.peer_id: a.public_key_der})
 
 
 def test_certificate_that_a_node_makes_itself_proves_nothing(identities: list[Identity]) -> None:

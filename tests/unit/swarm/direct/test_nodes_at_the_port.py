@@ -6,25 +6,34 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from dilocoxd.errors import PeerError
 from dilocoxd.swarm.direct import listener
 from dilocoxd.swarm.direct.certificates import new_key
 from dilocoxd.swarm.direct.links import DataLink, open_link
 from dilocoxd.swarm.direct.nodes import NodeCredentials, certify, life_left_s, public_key_of
+from dilocoxd.swarm.discovery.identity import Identity
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, FrameStream
 from dilocoxd.wire.frames import Frame, FrameKind
 from tests.unit.swarm.direct.ends import End, two
+from tests.unit.swarm.test_node_certificates import UNREADABLE, Maker
 
 WAIT_S = 60.0
 AT_ONCE_S = 0.05
 
 
+def certified(identity: Identity, key: ec.EllipticCurvePrivateKey) -> bytes:
+    return certify(identity, public_key_of(key))
+
+
 @contextlib.asynccontextmanager
-async def node_at(a: End, b: End, protocol: str) -> AsyncIterator[tuple[DataLink, FrameStream]]:
+async def node_at(
+    a: End, b: End, protocol: str, make: Maker = certified
+) -> AsyncIterator[tuple[DataLink, FrameStream]]:
     """A connection of a node of `a` to `b`, behind its handshake."""
     key = new_key()
-    credentials = NodeCredentials(key, certify(a.identity, public_key_of(key)))
+    credentials = NodeCredentials(key, make(a.identity, key))
     anchor = credentials.anchor(b.identity.peer_id, b.identity.public_key_der)
     context = credentials.client_context((anchor,), protocol)
     link = await open_link("127.0.0.1", b.listener.port, context, timeout_s=WAIT_S)
@@ -46,6 +55,18 @@ async def test_node_may_send_payloads_and_fetches_nothing(tmp_path: Path) -> Non
             with pytest.raises(PeerError):
                 await welcome(stream)
         assert b.listener.counts["handshakes_failed"] == 1
+
+
+async def test_certificate_that_nobody_can_read_ends_no_port(tmp_path: Path) -> None:
+    """What reading it raised ended the port of whoever was called, and so its daemon."""
+    async with two(tmp_path) as (a, b):
+        for make in UNREADABLE:
+            async with node_at(a, b, PROTOCOL_BULK, make) as (_, stream):
+                with pytest.raises(PeerError, match="bad_handshake"):
+                    await welcome(stream)
+        assert b.listener.counts["handshakes_failed"] == len(UNREADABLE)
+        async with node_at(a, b, PROTOCOL_BULK) as (_, stream):
+            assert (await welcome(stream)).kind is FrameKind.HELLO
 
 
 async def test_connection_of_a_node_ends_with_its_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
