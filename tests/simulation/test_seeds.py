@@ -53,8 +53,8 @@ FAILED_ONCE = (
 """Schedules beyond those that found a fault (docs/simulation.md)."""
 COALITIONS_FAILED_ONCE = (1400011,)
 """The same, where just under a third lie."""
-TRUST_FAILED_ONCE = (2100152,)
-"""The same, where somebody abuses trust."""
+TRUST_FAILED_ONCE = ((2100152, Variant(abuses_trust=True)), (5302301, Variant(abuses_trust=True, has_coalition=True)))
+"""The same, where somebody abuses trust, or just under a third do."""
 TRUST_SEEDS = dict.fromkeys(TRUST_KINDS, 2)
 """One schedule of each kind; more with `--trust`."""
 
@@ -69,9 +69,9 @@ def test_coalition_that_failed_once_holds(seed: int) -> None:
     assert run_seed(seed, Variant(has_coalition=True)).problem == ""
 
 
-@pytest.mark.parametrize("seed", TRUST_FAILED_ONCE)
-def test_abuse_of_trust_that_failed_once_holds(seed: int) -> None:
-    assert run_seed(seed, Variant(abuses_trust=True)).problem == ""
+@pytest.mark.parametrize(("seed", "variant"), TRUST_FAILED_ONCE)
+def test_abuse_of_trust_that_failed_once_holds(seed: int, variant: Variant) -> None:
+    assert run_seed(seed, variant).problem == ""
 
 
 @pytest.mark.parametrize("first", range(0, QUICK, 6))

@@ -13,10 +13,20 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.round import inputs as e
 from dilocoxd.machines.round.grouping import members
 from dilocoxd.wire import messages as m
+from dilocoxd.wire.entry import VoteFor
+from tests.simulation.peer.signing import keys_of
 
+KEYS = keys_of("")
+"""To check what others signed."""
 SUSPICION_MAX, CONFLICT_ROUNDS = 3, 3
 SLACK_S = 0.05
 """Rounding of clocks, and the next look at a timer."""
+
+
+def _is_genuine(peer: PeerId, message: m.Vote) -> bool:
+    """Its own, and signed by it (R26)."""
+    what = VoteFor(message.round, message.vote.attempt, message.parent, message.entry_hash)
+    return message.vote.peer == peer and KEYS.is_genuine(message.vote, what)
 
 
 class Word(NamedTuple):
@@ -166,7 +176,7 @@ class Heard:
                 self.accepts.setdefault((peer, message.attempt), message.coordinator)
             case m.Vote() if self.is_catching_up:
                 pass  # R10.7
-            case m.Vote() if self.place is not None and message.parent == self.place[1]:
+            case m.Vote() if self.place is not None and message.parent == self.place[1] and _is_genuine(peer, message):
                 self.votes.setdefault((message.vote.peer, message.attempt), message.entry_hash)
             case m.Abandon() if self.is_believed(peer, message.attempt, is_led=False):
                 self.left[peer] = message.attempt
