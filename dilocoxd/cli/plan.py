@@ -1,7 +1,7 @@
 """`dilocoxd plan`: what a run will need and yield on given links and machines, before anything is started."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -27,20 +27,26 @@ STEP_LEAST_S, STEP_MOST_S = 1e-6, 86_400.0
 _MORE: Final = "have more of them with --set parallel.pipeline=, .shard=, .replicate= or .tensor="
 
 
-def plan(
-    target: str,
-    link: str,
-    rtt: str,
-    sites: int,
-    gpus: str | None,
-    gpus_per_node: str | None,
-    stages: int | None,
-    nodes: int,
-    step_time: str | None,
-    settings: tuple[str, ...],
-    as_json: bool,
-) -> int:
-    """Exit code of `dilocoxd plan` (cli/declared/planning.py). Raises ConfigError."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What `dilocoxd plan` is asked: its argument and options (cli/declared/planning.py)."""
+
+    target: str
+    link: str
+    rtt: str
+    sites: int
+    gpus: str | None
+    gpus_per_node: str | None
+    stages: int | None
+    nodes: int
+    step_time: str | None
+    settings: tuple[str, ...]
+    as_json: bool
+
+
+def plan(asked: Question) -> int:
+    """Exit code of `dilocoxd plan`. Raises ConfigError."""
+    target, settings, stages, nodes = asked.target, asked.settings, asked.stages, asked.nodes
     changes, site_changes = split_settings(settings)
     if others := site_changes.keys() - SITE_SECTIONS:
         raise ConfigError(
@@ -54,12 +60,13 @@ def plan(
     from dilocoxd.planner.refusals import Machine, refusals
     from dilocoxd.planner.report import advice_lines, lines, values
 
-    upload, download = parse_rates(link)
-    round_trip_s = parse_time("--rtt", rtt, 0.0, RTT_MOST_S)
-    processors = _processors(gpus, gpus_per_node, nodes)
-    step_s = parse_time("--step-time", step_time, STEP_LEAST_S, STEP_MOST_S) if step_time is not None else 0.0
+    upload, download = parse_rates(asked.link)
+    round_trip_s = parse_time("--rtt", asked.rtt, 0.0, RTT_MOST_S)
+    processors = _processors(asked.gpus, asked.gpus_per_node, nodes)
+    given_s = asked.step_time
+    step_s = parse_time("--step-time", given_s, STEP_LEAST_S, STEP_MOST_S) if given_s is not None else 0.0
     count = processors.count if processors else stages or 1
-    shape = replace(_shape(manifest, site_changes, stages, count, sites), on_gpu=processors is not None)
+    shape = replace(_shape(manifest, site_changes, stages, count, asked.sites), on_gpu=processors is not None)
     _check_nodes(nodes, shape)
     used = processors.used_by(shape.ranks) if processors else Processors(shape.ranks, None)
     compute = Compute(used.flop_per_s(shape.dtype or manifest.inner.dtype), step_s)
@@ -67,7 +74,7 @@ def plan(
     found = plan_run(manifest, place)
     advice = better_settings(manifest, place, found)
     failing = list(refusals(manifest, found.footprint, Machine(0, used.gpu_memory_bytes(shape.ranks))))
-    if as_json:
+    if asked.as_json:
         click.echo(json.dumps(values(found, advice) | {"cannot_work": failing}, indent=1))
         return 0
     rows = [("cannot work", text) for text in failing]

@@ -48,12 +48,12 @@ def join(
     no_run: bool,
     yes: bool,
     directory: str | None,
-    force: bool,
     **options: Any,
 ) -> int:
     """Exit code of `dilocoxd join` (cli/declared/joining.py). Raises ConfigError."""
     if not addresses:
         return show_local_runs()
+    is_forced = options.pop("force")
     target = read_target(addresses)
     given = named_paths(options["data"])
     tables = site_tables(options, only_site_settings(options.pop("settings")), given)
@@ -74,7 +74,7 @@ def join(
             return text
 
         tables = _with_base(with_known_texts(tables, given, near / "site.toml"), manifest, own_files)
-        site = checked_site(manifest, tables, near, is_started=not no_run, is_forced=force)
+        site = checked_site(manifest, tables, near, is_started=not no_run, is_forced=is_forced)
         looked = look(site) if _is_asked_first(manifest, near, own_files) else None
 
         def bring(site: SiteConfig) -> None:
