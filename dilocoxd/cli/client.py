@@ -20,7 +20,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from dilocoxd.cli.shell.token_variable import TOKEN_VARIABLE as TOKEN_VARIABLE
 from dilocoxd.errors import ConfigError, PeerError
-from dilocoxd.store.rundir import open_run_dir
 
 DEFAULT_URL = "http://127.0.0.1:8080"
 STATUS = "/v1/status"
@@ -213,6 +212,9 @@ def client_for(target: str | None) -> ApiClient:
         if ":" not in target.partition("/")[0]:
             raise ConfigError(f"{target}: {no_such_directory(target)}")
         return ApiClient(checked_url(f"http://{target}"), given_token())
+    # Only here: who names a URL, or is in no run directory, waits for no model of a configuration.
+    from dilocoxd.store.rundir import open_run_dir
+
     run_dir = open_run_dir(Path(target))
     manifest, site = run_dir.load()
     if site.api.port == 0:

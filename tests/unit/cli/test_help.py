@@ -140,6 +140,13 @@ def test_a_command_imports_its_own_module_and_no_other_command() -> None:
     assert {row.place.partition(":")[0] for row in COMMANDS} & modules == {"dilocoxd.cli.declared.checking"}
 
 
+def test_who_asks_a_daemon_by_its_address_loads_no_configuration() -> None:
+    call = "from click.testing import CliRunner; CliRunner().invoke(cli, ['status', 'http://127.0.0.1:9'])"
+    modules = loaded_by(call)
+    assert {"dilocoxd.cli.client", "dilocoxd.answers.status"} <= modules
+    assert not {"dilocoxd.config.manifest", "dilocoxd.config.site", "torch", "aiohttp"} & modules
+
+
 @pytest.mark.parametrize(("typed", "meant"), [("evalute", "evaluate"), ("chek-config", "check-config"), ("xyzzy", "")])
 def test_a_wrong_name_is_refused_with_the_names_that_look_like_it(typed: str, meant: str) -> None:
     result = CliRunner().invoke(cli, [typed])
