@@ -33,7 +33,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
         "Usually a lack of memory, a broken GPU or driver, or training text that cannot be read; of a node, that it was"
         " started anew.",
         "If the text names a node: start the daemon again, as its service does. Otherwise read logs/trainer-*.log and"
-        " logs/outer.log of the run directory, run `dilocoxd doctor`, then start it again.",
+        " logs/outer.log of the run directory; run `dilocoxd doctor`; start it again.",
     ),
     AlertKind(
         "network_failed", "critical",
