@@ -2,15 +2,21 @@
 
 import contextlib
 import dataclasses
+import math
+from collections import Counter
 from pathlib import Path
 
+import msgpack
 import pytest
+from hivemind.dht.routing import DHTID
+from hivemind.dht.validation import DHTRecord
 from hypothesis import given, strategies as st
 
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.discovery import identity
 from dilocoxd.swarm.discovery.records import CLOCK_SKEW_MAX_MS, RecordBook, sign_record, verify_record
+from dilocoxd.swarm.p2pd.hints import OnlyOurRecords
 from dilocoxd.wire.messages import PROTOCOL_MAJOR
 from dilocoxd.wire.records import (
     PeerRecord,
@@ -165,6 +171,24 @@ def test_dht_may_not_keep_a_record_longer_than_its_peer_signed(mine: identity.Id
     assert book.check_hint(data, NOW_MS / 1000 + 30, NOW_MS) == mine.peer_id
     with pytest.raises(WireError, match="outlive"):
         book.check_hint(data, NOW_MS / 1000 + 30 + CLOCK_SKEW_MAX_MS / 1000 + 1, NOW_MS)
+
+
+@pytest.mark.parametrize("expiration_s", [math.nan, math.inf])
+def test_dht_keeps_no_record_until_a_moment_that_never_comes(
+    mine: identity.Identity, other: identity.Identity, expiration_s: float
+) -> None:
+    """hivemind puts what expires first in front: behind a NaN nothing ever went."""
+    book, counts = RecordBook(mine.peer_id, RUN), Counter[str]()
+
+    def check(data: bytes, until_s: float) -> PeerId:
+        return book.check_hint(data, until_s, NOW_MS)
+
+    rule = OnlyOurRecords("hints", check, lambda code: counts.update([code]))
+    data, key = sign_record(other, record_of(other.peer_id)), DHTID.generate(source="hints")
+    subkey, value = msgpack.packb(str(other.peer_id)), msgpack.packb(data)
+    assert rule.validate(DHTRecord(key.to_bytes(), subkey, value, NOW_MS / 1000 + 30))
+    assert not rule.validate(DHTRecord(key.to_bytes(), subkey, value, expiration_s))
+    assert counts == {"out_of_range": 1}
 
 
 def test_encoded_record_is_small(mine: identity.Identity, tmp_path: Path) -> None:
