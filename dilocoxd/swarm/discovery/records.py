@@ -80,7 +80,7 @@ class RecordBook:
     def check_hint(self, data: bytes, expiration_s: float, now_ms: int) -> PeerId:
         """The DHT's question: whose record is that, and may it be kept until `expiration_s`? Raises WireError."""
         record = self.check(data, now_ms)
-        if expiration_s * 1000 > record.unix_ms + record.ttl_ms + CLOCK_SKEW_MAX_MS:
+        if not expiration_s * 1000 <= record.unix_ms + record.ttl_ms + CLOCK_SKEW_MAX_MS:  # NaN is never later
             raise WireError("out_of_range", f"record of {record.peer} would outlive what its peer signed")
         return record.peer
 
