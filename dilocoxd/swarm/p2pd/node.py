@@ -228,7 +228,8 @@ class Node:
                 response = p2pd_pb2.Response()
                 await read_pbmsg_safe(reader, response)
             if response.type == p2pd_pb2.Response.ERROR:
-                raise PeerError(f"{what}: {response.error.msg}")
+                said = " ".join(response.error.msg.split())  # of dials it makes a list over several lines
+                raise PeerError(f"{what}: {said}")
             is_answered = True
         except TimeoutError as error:
             raise PeerError(f"{what}: no answer within {timeout_s:g} s") from error
