@@ -97,15 +97,18 @@ class Region:
         return min(PIECE_BYTES, self.length - index * PIECE_BYTES)
 
     async def read_piece(self, index: int) -> bytes:
-        """The bytes of one piece. Raises StoreError if the descriptor is shorter than promised."""
+        """The bytes of one piece. Raises StoreError if they cannot be read, or there are fewer than promised."""
         return await self._read(index * PIECE_BYTES, self.piece_bytes(index))
 
     async def _read(self, start: int, length: int) -> bytes:
         offset = self.offset + start
-        if self.is_on_disk:
-            data = await in_thread((self.fd,), os.pread, length, offset)
-        else:
-            data = os.pread(self.fd, length, offset)
+        try:
+            if self.is_on_disk:
+                data = await in_thread((self.fd,), os.pread, length, offset)
+            else:
+                data = os.pread(self.fd, length, offset)
+        except OSError as error:
+            raise StoreError(f"cannot read bytes to send: {error.strerror}") from error
         if len(data) != length:
             raise StoreError(f"descriptor {self.fd} gave {len(data)} of {length} bytes at {self.offset + start}")
         return data
@@ -124,10 +127,13 @@ class Region:
             raise StoreError(f"cannot write received bytes: {error.strerror}") from error
 
     async def sha256(self, begun: "HashInOrder | None" = None) -> bytes:
-        """Digest of the region, computed in a thread but for what `begun` has of it."""
+        """Digest of the region, computed in a thread but for what `begun` has of it. Raises StoreError."""
         digest, done = (hashlib.sha256(), 0) if begun is None else begun.so_far()
-        if done < self.length:
-            await in_thread((self.fd,), _hash_on, digest, self.offset + done, self.length - done)
+        try:
+            if done < self.length:
+                await in_thread((self.fd,), _hash_on, digest, self.offset + done, self.length - done)
+        except OSError as error:
+            raise StoreError(f"cannot read bytes to hash them: {error.strerror}") from error
         return digest.digest()
 
 

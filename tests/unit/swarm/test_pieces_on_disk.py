@@ -101,6 +101,21 @@ async def test_pieces_come_back_from_disk_and_a_short_file_is_told(tmp_path: Pat
         os.close(fd)
 
 
+@pytest.mark.parametrize("is_on_disk", [True, False])
+async def test_bytes_that_cannot_be_read_are_told_as_a_failure_of_the_store(tmp_path: Path, is_on_disk: bool) -> None:
+    """As of a disk with a bad sector: any member may ask for what lies there. What the system says ended the port of
+    data connections, and its daemon."""
+    fd = os.open(tmp_path, os.O_RDONLY)  # of a folder: there is nothing to read
+    try:
+        region = Region(fd, 0, 5, is_on_disk)
+        with pytest.raises(StoreError, match="cannot read bytes to send: Is a directory"):
+            await region.read_piece(0)
+        with pytest.raises(StoreError, match="cannot read bytes to hash them: Is a directory"):
+            await region.sha256()
+    finally:
+        os.close(fd)
+
+
 async def test_too_many_open_files_leave_none_more_open(tmp_path: Path) -> None:
     fd, before = opened(tmp_path / "target"), descriptors()
     with pytest.raises(OSError, match="Bad file descriptor"):  # as EMFILE: one duplicate is made, the next is not

@@ -1,6 +1,7 @@
 """Ends of data connections: one that was ended while it rested costs nothing, what failed ends it. S11.5, S11.7."""
 
 import asyncio
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from dilocoxd.swarm.streams.fetch import FetchServer, Served
 from dilocoxd.swarm.streams.guard import STRIKES_MAX
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.refusals import Refused
-from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
+from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, PROTOCOL_FETCH, FrameStream
 from dilocoxd.wire.frames import PIECE_BYTES, Frame, FrameKind, encode_piece_header
 from dilocoxd.wire.messages import PEER_MESSAGES, Fetch, SegmentHeader
 from tests.unit.swarm.direct.ends import HEADER, NUM_PIECES, RUN, End, two
@@ -147,6 +148,25 @@ async def test_connection_ends_with_a_fetch_that_was_refused(tmp_path: Path) -> 
             assert await refusals(a, b, FrameKind.FETCH, wanted) == ["not_found"]
         assert await refusals(a, b, FrameKind.FETCH, wanted, times=2) == ["not_found", "over"]
         b.gate.guard.admit(a.identity.peer_id)
+
+
+async def test_resource_that_cannot_be_read_ends_its_connection_and_no_other(tmp_path: Path) -> None:
+    """What the system said ended the port, and the daemon, as often as a member asked for it."""
+
+    async def unreadable(peer: PeerId, resource: str) -> Served:
+        fd = os.open(tmp_path, os.O_RDONLY)
+        return Served(Region(fd, 0, 5, is_on_disk=True), bytes(32), lambda: os.close(fd))
+
+    async with two(tmp_path) as (a, b):
+        b.answer = FetchServer(unreadable).serve
+        for _ in range(2):
+            stream = await a.gate.open(b.identity.peer_id, PROTOCOL_FETCH)
+            await stream.write(FrameKind.FETCH, PEER_MESSAGES.encode(Fetch(RUN, "payload/7", 0, 0)))
+            await stream.read(FrameKind.FOUND)
+            with pytest.raises(Refused, match="store"):
+                await stream.read(FrameKind.PIECE)
+            stream.close()
+        assert a.node.num_asked == 0, "the port is there"
 
 
 async def test_offer_that_is_no_whole_segment_is_bad_input(tmp_path: Path) -> None:
