@@ -143,6 +143,7 @@ class DataListener:
         finally:
             self.vestibule.leave(visitor)
         self.counts["handshakes_done"] += 1
+        self.vestibule.note_member(visitor)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(life_s):
                 await self._hold(peer, link, visitor.network)

@@ -1,6 +1,16 @@
 """Who waits between accept and the end of the handshake. S11."""
 
-from dilocoxd.swarm.direct.vestibule import EACH, PLACES_ADDRESS, PLACES_ALL, PLACES_NETWORK, Vestibule, Visitor
+from dilocoxd.swarm.direct.vestibule import (
+    EACH,
+    KNOWN_MAX,
+    NETWORK,
+    PLACES_ADDRESS,
+    PLACES_ALL,
+    PLACES_NETWORK,
+    TOTAL,
+    Vestibule,
+    Visitor,
+)
 
 
 class Clock:
@@ -47,3 +57,40 @@ def test_handshakes_beyond_the_budget_are_not_begun() -> None:
     clock.now = 2.0
     again = [vestibule.enter(visitor) for visitor in visitors(["203.0.113.9"] * 500, gone)]
     assert sum(again) == 2 * EACH.per_s
+
+
+def crowd(vestibule: Vestibule) -> int:
+    """Three networks of strangers that come as often as their networks may; how many of them are let in."""
+    ips = [f"203.0.{network}.{host}" for host in range(20) for network in range(3)]
+    found = visitors(ips * int(TOTAL.burst / len(ips) + 1), [])
+    return sum(vestibule.enter(visitor) for visitor in found)
+
+
+def test_three_networks_of_strangers_keep_no_member_out() -> None:
+    """S11.3: together they took all handshakes of a second, of members too, for as long as they liked."""
+    clock, gone = Clock(), list[str]()
+    vestibule = Vestibule(clock)
+    member, newcomer = visitors(["198.51.100.7", "192.0.2.7"], gone)
+    assert vestibule.enter(member)
+    vestibule.note_member(member)
+    assert 3 * NETWORK.per_s > TOTAL.per_s
+    assert crowd(vestibule) == TOTAL.burst - 1
+    assert not vestibule.enter(newcomer), "it has p2pd's streams until they are gone"
+    assert vestibule.enter(member)
+    for second in range(1, 10):
+        clock.now = float(second)
+        assert crowd(vestibule) == TOTAL.per_s
+        assert not vestibule.enter(newcomer)
+        assert all(vestibule.enter(member) for _ in range(int(EACH.per_s)))
+
+
+def test_addresses_of_members_have_a_bound_together_and_are_forgotten() -> None:
+    vestibule = Vestibule(Clock())
+    members = visitors([f"10.{number // 256}.{number % 256}.1" for number in range(KNOWN_MAX)], [])
+    for one in members:
+        vestibule.note_member(one)
+    assert sum(vestibule.enter(one) for one in members) == TOTAL.burst
+    (other,) = visitors(["198.51.100.7"], [])
+    vestibule.note_member(other)
+    assert vestibule.enter(members[0]), "it counts with strangers now"
+    assert not vestibule.enter(members[1])
