@@ -158,6 +158,11 @@ class Inlet:
         if self._door is not None:
             self._door.receiver.forget(is_over)
 
+    def call_off(self, peer: PeerId, header: SegmentHeader) -> None:
+        """Nothing of this payload of this site is written from now on."""
+        if self._door is not None:
+            self._door.receiver.drop(peer, header)
+
     def leave(self, part: Receiver) -> None:
         """Its life is over: nothing is written for it any more, and nobody tells us through it who is evicted."""
         if part in self._parts:

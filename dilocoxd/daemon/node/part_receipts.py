@@ -108,8 +108,7 @@ class PartReceipts:
         if (asked := self._pop(request)) is None:
             return
         if asked.region is not None:
-            header = asked.offer[1]
-            self._inlet.forget(lambda other: other == header)
+            self._inlet.call_off(*asked.offer)  # and not what another site brings, which may have copied the header
         _settle(asked.answer, error)
         _settle(asked.heard, PeerError(f"called off by the head: {error}"))
 

@@ -60,6 +60,11 @@ class Assemblies:
         for key in [key for key in self._assemblies if is_over(key[1])]:
             self._forget(key)
 
+    def drop(self, peer: PeerId, header: SegmentHeader) -> None:
+        """The one of this offer; another peer may have made the same one."""
+        if (peer, header) in self._assemblies:
+            self._forget((peer, header))
+
     def is_whole(self, assembly: Assembly) -> None:
         """What of it is left to hash is read from its place: early pieces need not wait in memory."""
         self.early.forget(assembly.hashed)

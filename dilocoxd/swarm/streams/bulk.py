@@ -80,6 +80,10 @@ class BulkReceiver:
         """Forget payloads of rounds that are over (their regions may be used again)."""
         self._assemblies.forget(is_over)
 
+    def drop(self, peer: PeerId, header: SegmentHeader) -> None:
+        """Forget this payload of this peer."""
+        self._assemblies.drop(peer, header)
+
     def look_again(self) -> None:
         """What was not to be taken yet may be now."""
         self._news.set()

@@ -91,6 +91,8 @@ class HeadOfNode:
     def __init__(self, node: ReceivingNode, end: End, other: PeerId) -> None:
         self.refusal: Exception | None = None
         self.banned: WireError | None = None
+        self.places: dict[PeerId, Place] = {}
+        """Where another one is than PLACE."""
         self.arrived: list[tuple[PeerId, SegmentHeader]] = []
         self.rejected: list[tuple[PeerId, str]] = []
         self.heard_first: list[bool] = []
@@ -99,7 +101,7 @@ class HeadOfNode:
     def place(self, peer: PeerId, header: SegmentHeader) -> Place:
         if self.refusal is not None:
             raise self.refusal
-        return PLACE
+        return self.places.get(peer, PLACE)
 
     def received(self, peer: PeerId, header: SegmentHeader) -> None:
         self.arrived.append((peer, header))

@@ -182,6 +182,21 @@ async def test_place_that_the_head_takes_is_written_by_no_node_any_more(tmp_path
         await it.node.receipts.decide(it.b_id, it.header())
 
 
+async def test_copy_of_a_header_that_is_called_off_ends_nothing_of_the_first(tmp_path: Path) -> None:
+    """Who offers what another site offers, and takes it elsewhere, had the node forget what comes from that one."""
+    liar, elsewhere = PeerId("who copies"), dataclasses.replace(PLACE, offset=0)
+    async with receiving(tmp_path) as it:
+        await it.reached()
+        is_free = await half_way(it)
+        it.head.places[liar] = elsewhere
+        await it.node.receipts.decide(liar, it.header())
+        it.inlets.take_here(elsewhere)
+        assert isinstance(it.node.said[-1], PayloadRefused)
+        is_free.set()
+        assert await it.outcome() == SegmentSent(it.a_id, it.key)
+        assert it.head.arrived == [(it.b_id, it.header())] and it.node.data() == it.payload
+
+
 async def test_place_that_changes_hands_is_moved_again(tmp_path: Path) -> None:
     async with receiving(tmp_path) as it:
         await it.reached()
