@@ -8,6 +8,8 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.x509.name import _ASN1Type
+from cryptography.x509.oid import NameOID
 
 from dilocoxd.errors import WireError
 from dilocoxd.swarm.direct.certificates import (
@@ -45,8 +47,8 @@ def at_the_end_of_time(a: Identity, key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def with_a_name_of_bits(a: Identity, key: ec.EllipticCurvePrivateKey) -> bytes:
     """OpenSSL takes such a name; the library that reads it here refuses to."""
-    name = x509.NameAttribute(x509.NameOID.COMMON_NAME, NODE_SUBJECT)
-    name._type, name._value = x509.name._ASN1Type.BitString, b"\0" + NODE_SUBJECT.encode()
+    name = x509.NameAttribute(NameOID.COMMON_NAME, NODE_SUBJECT)
+    name._type, name._value = _ASN1Type.BitString, b"\0" + NODE_SUBJECT.encode()
     made = _certificate(NODE_SUBJECT, a.peer_id, key.public_key(), is_ca=False)
     made._subject_name = x509.Name([name])
     return a.issue(made).public_bytes(serialization.Encoding.DER)
