@@ -3,7 +3,7 @@
 One JSON object for each arithmetic: CPU seconds until the blocks are compiled (nothing kept from before), CPU ms of
 forward and backward pass, compiled and not, in turns in one process, and the ratio with its range over the turns; below
 1 is a gain. The model and batch of tests.bench.models.layouts, or a wider one. `--once`: one turn, whose figures say
-nothing: the code is plain loops, for trying which vectors a compiler knows is half of what the compiler does then.
+nothing: the code is plain loops, for trying which vectors a compiler knows is a third of what the compiler does then.
 """
 
 from __future__ import annotations
