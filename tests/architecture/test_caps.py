@@ -83,6 +83,7 @@ CAPS: Final = {
     "swarm/direct/listener.py DataListener._keys": "KEYS_MAX",
     "swarm/direct/listener.py DataListener._open": "open connections: the room's streams_all",
     "swarm/direct/looks.py HostLooks._asked": "routes, ROUTES_MAX",
+    "swarm/direct/vestibule.py Vestibule._known": "KNOWN_MAX",
     "swarm/direct/plane.py DataPlane._ended": "routes, ROUTES_MAX",
     "swarm/direct/plane.py DataPlane._looking": "routes, ROUTES_MAX",
     "swarm/direct/plane.py DataPlane._routes": "ROUTES_MAX",
