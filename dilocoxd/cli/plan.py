@@ -28,7 +28,7 @@ _MORE: Final = "have more of them with --set parallel.pipeline=, .shard=, .repli
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class PlanOptions:
     """What `dilocoxd plan` is asked: its argument and options (cli/declared/planning.py)."""
 
     target: str
@@ -44,7 +44,7 @@ class Question:
     as_json: bool
 
 
-def plan(asked: Question) -> int:
+def plan(asked: PlanOptions) -> int:
     """Exit code of `dilocoxd plan`. Raises ConfigError."""
     target, settings, stages, nodes = asked.target, asked.settings, asked.stages, asked.nodes
     changes, site_changes = split_settings(settings)

@@ -38,4 +38,4 @@ def plan(**options: Any) -> int:
     """
     from dilocoxd.cli import plan
 
-    return plan.plan(plan.Question(**options))
+    return plan.plan(plan.PlanOptions(**options))
