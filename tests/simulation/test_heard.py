@@ -1,12 +1,16 @@
 """What the watch takes for news, for a claim and for an early word: as the rules say it, no more and no less."""
 
+import dataclasses
+
 import pytest
 
 from dilocoxd.ids import Attempt, PeerId, RoundIndex
 from dilocoxd.machines.round.inputs import MessageReceived, PeersChanged, RoundMessage
-from dilocoxd.wire.entry import Signature, SignedVote
+from dilocoxd.wire.entry import VoteFor
 from dilocoxd.wire.messages import Abandon, Ready, Vote
+from tests.simulation.peer.signing import keys_of
 from tests.simulation.rules.heard import Heard
+from tests.simulation.schedules.byzantine import unsigned
 from tests.unit.machines.round_world import BITS, HEAD, LIMITS, ME, B, C, ready, view
 
 HERE = RoundIndex(3)
@@ -37,8 +41,7 @@ def at(round_index: int) -> Ready:
 
 def vote(peer: PeerId, entry: bytes) -> Vote:
     """For an entry on our head."""
-    signed = SignedVote(peer, Attempt(0), 0, Signature(b"", b""))
-    return Vote(HERE, HEAD, entry, signed)
+    return Vote(HERE, HEAD, entry, keys_of(peer).sign(VoteFor(HERE, Attempt(0), HEAD, entry)))
 
 
 def test_ready_of_who_had_left_our_attempt_is_news_though_it_says_the_same() -> None:
@@ -73,6 +76,16 @@ def test_vote_that_comes_while_we_catch_up_does_not_count() -> None:
     says(heard, B, vote(B, b"kept"))
     says(heard, B, vote(B, b"lost"))
     assert list(heard.votes.values()) == [b"kept"], "the first one that counts"
+
+
+def test_vote_that_its_peer_did_not_sign_does_not_count() -> None:
+    """Seed 5302301: a liar sent its vote without a signature too, and that one came first (R26)."""
+    heard, genuine = heard_of(B), vote(B, b"kept")
+    says(heard, B, dataclasses.replace(genuine, vote=unsigned(genuine.vote)))
+    says(heard, C, genuine)
+    assert not heard.votes
+    says(heard, B, genuine)
+    assert list(heard.votes.values()) == [b"kept"]
 
 
 def test_stranger_that_stands_where_we_stand_is_remembered() -> None:
