@@ -212,7 +212,7 @@ def _own_loop_tables(folder: Path, seq_len: int) -> dict[str, object]:
         own_module.parse_shapes(text)
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"--module {folder}: {reason_of(error)}; let dilocoxd.describe(module, DIR) write it"
+            f"--module {folder}: {path.name}: {reason_of(error)}; let dilocoxd.describe(module, DIR) write it"
         ) from error
     model = {"kind": "external", "config": text, "seq_len": seq_len or 1024, **own_module.PLACEHOLDER_SIZES}
     return {"model": model, "data": {"corpus": OWN_DATA}}
