@@ -214,7 +214,7 @@ async def test_crowd_at_the_data_port_is_bounded_and_keeps_nobody_from_payloads(
         assert b.swarm.data is not None
         vestibule = b.swarm.data.listener.vestibule
         now = asyncio.get_running_loop().time()  # stands while they come, however long that takes here
-        vestibule._budget = Budget(lambda: now, each=EACH)
+        vestibule._of_known = Budget(lambda: now, each=EACH)  # a member came from this address
         crowd = [await asyncio.open_connection("127.0.0.1", b.swarm.data.port) for _ in range(CROWD)]
         await until(lambda: vestibule.counts["entered"] + vestibule.counts["over_budget"] >= CROWD, "all came")
         now += EACH.burst / EACH.per_s
