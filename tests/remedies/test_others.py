@@ -26,7 +26,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
 PATIENCE_S = 90
 LONG_PHASE_S = 1000.0
 PHASE_S = 1.0
-SETTINGS = ("round.quorum=majority", "inner.batch_sequences_max=64", "round.progress_timeout_s=2.0")
+# A site that coordinates waits for its own contribution as for those of others; not for long here.
+LIMITS = ("round.progress_timeout_s=2.0", "round.grace_max_s=2.0")
+SETTINGS = ("round.quorum=majority", "inner.batch_sequences_max=64", *LIMITS)
 OPTIONS = [part for one in SETTINGS for part in ("--set", one)]
 GB = 10**9
 
