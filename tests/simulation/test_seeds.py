@@ -53,7 +53,12 @@ FAILED_ONCE = (
 """Schedules beyond those that found a fault (docs/simulation.md)."""
 COALITIONS_FAILED_ONCE = (1400011,)
 """The same, where just under a third lie."""
-TRUST_FAILED_ONCE = ((2100152, Variant(abuses_trust=True)), (5302301, Variant(abuses_trust=True, has_coalition=True)))
+ABUSED_BY_A_THIRD = Variant(abuses_trust=True, has_coalition=True)
+TRUST_FAILED_ONCE = (
+    (2100152, Variant(abuses_trust=True)),
+    (5302301, ABUSED_BY_A_THIRD),
+    (5303006, ABUSED_BY_A_THIRD),
+)
 """The same, where somebody abuses trust, or just under a third do."""
 TRUST_SEEDS = dict.fromkeys(TRUST_KINDS, 2)
 """One schedule of each kind; more with `--trust`."""

@@ -313,11 +313,11 @@ def _has_kind(swarm: Swarm, *kinds: str) -> bool:
 def _calm_max(swarm: Swarm) -> float:
     """In a big crowd a phase alone takes 12 to 30 s. In a smaller one each observer that owns a segment may wait for a
     liar that sends it nothing: it is in no group with it, so its blame keeps nobody out (R12). With six peers three
-    may, one attempt each."""
+    may, one attempt each. And of two that never vote whoever blames both goes first, as in most conflicts (R12.3)."""
     if _has_kind(swarm, *GHOSTS, "slow_donor"):
         return HAUNTED_MAX_S
     num = len(swarm.nodes)
-    is_slow = num >= 16 or (num >= 8 and swarm.has_liar) or (num >= 6 and _has_kind(swarm, "stalls"))
+    is_slow = num >= 16 or (num >= 8 and swarm.has_liar) or (num >= 6 and _has_kind(swarm, "stalls", "never_votes"))
     return 2 * CALM_MAX_S if is_slow else CALM_MAX_S
 
 
