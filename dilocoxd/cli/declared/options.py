@@ -1,6 +1,6 @@
 """Arguments and options that several declared commands have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +14,13 @@ run_argument = click.argument("run_directory", metavar="RUN_DIR", type=click.Pat
 known_run_argument = click.argument(
     "run_directory", metavar="RUN_DIR", type=click.Path(path_type=Path), shell_complete=run_directories
 )
+
+
+def _with(options: Sequence[Callable[[F], F]], function: F) -> F:
+    """In this order in the help."""
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def directory_option(function: F) -> F:
@@ -59,9 +66,7 @@ def site_options(function: F) -> F:
             help="Any other field (repeatable).",
         ),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return _with(options, function)
 
 
 def origin_options(function: F) -> F:
@@ -75,6 +80,4 @@ def origin_options(function: F) -> F:
         click.option("--tokenizer", "tokenizer_from", metavar="DIR", help="Use its tokenizer.json; default: --init's."),
         click.option("--lora", type=click.IntRange(1, 4096), metavar="RANK", help="Train only an adapter of --init."),
     ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+    return _with(options, function)
