@@ -63,6 +63,11 @@ def member(folder: Path, *bootstrap: Member, **changes: Any) -> Member:
     )
 
 
+def eviction(of: Member) -> Revocation:
+    """By the authority, of who came by invite 9."""
+    return revoked(RevocationTerms(MANIFEST.sha256(), of.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
+
+
 async def test_members_meet_and_are_remembered_over_a_restart(tmp_path: Path) -> None:
     a = member(tmp_path / "a")
     async with running(a):
@@ -145,7 +150,7 @@ async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: P
         b, c = member(tmp_path / "b", a), member(tmp_path / "c", a, serial=9)
         async with running(b, c):
             await until_all_know_all(a, b, c)
-            revocation = revoked(RevocationTerms(MANIFEST.sha256(), c.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
+            revocation = eviction(c)
             assert a.swarm.decisions.evict(revocation) and not a.swarm.decisions.evict(revocation)
             await until(lambda: a.evicted == b.evicted == [c.peer_id], "the news reach b")
             await until(lambda: c.peer_id not in a.swarm.contacts.in_touch | b.swarm.contacts.in_touch, "c is out")
@@ -176,8 +181,7 @@ async def test_records_of_members_are_stored_with_nobody_who_was_evicted(tmp_pat
                 return record
 
             assert await store_a_new_one() in await c.swarm.node.find_hints()
-            revocation = revoked(RevocationTerms(MANIFEST.sha256(), c.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
-            assert a.swarm.decisions.evict(revocation)
+            assert a.swarm.decisions.evict(eviction(c))
             await until(lambda: a.evicted == b.evicted == [c.peer_id], "the news reach b")
             record = await store_a_new_one()
             assert record in await b.swarm.node.find_hints()
@@ -197,8 +201,7 @@ async def test_who_is_turned_away_notices_though_it_saw_no_connection_end(tmp_pa
                 return ends
 
             c.swarm.node.connections = connections  # type: ignore[method-assign]
-            revocation = revoked(RevocationTerms(MANIFEST.sha256(), c.peer_id, 9), AUTHORITIES, {0: AUTHORITY})
-            assert a.swarm.decisions.evict(revocation)
+            assert a.swarm.decisions.evict(eviction(c))
             await until(lambda: any("evicted from the run" in str(event) for event in c.events), "c is told")
 
 
