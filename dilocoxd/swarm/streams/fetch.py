@@ -165,8 +165,7 @@ class FetchClient:
             await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
             stream.done()
         except (PeerError, WireError) as error:
-            is_broken = isinstance(error, PeerError) or error.code == "truncated"
-            if not received or not is_broken:
+            if not received or isinstance(error, WireError):
                 raise
         finally:
             stream.close()

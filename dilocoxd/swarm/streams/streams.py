@@ -82,8 +82,7 @@ class FrameStream:
         the exchange has come to its end."""
         self.on_written: Callable[[], None] | None = None
         """Told when all of its exchange is written, which then leaves room for the next one; None: nobody is told."""
-        self._is_done = self._is_ended = self.is_broken = False
-        self.has_rested = self.is_behind = False
+        self._is_done = self._is_ended = self.is_broken = self.has_rested = self.is_behind = False
         """It is on a connection that was there before, without one for a while; `is_behind`: behind another one."""
         self.on_refused: Callable[[Refused], None] = lambda refused: None
         """Told before `read` raises it."""
@@ -99,11 +98,11 @@ class FrameStream:
         self._room, self._place = room, place
 
     async def _read_exactly(self, length: int, expected: Kinds, timeout_s: float) -> bytearray | memoryview:
-        """`length` bytes, fewer only if the stream ended; the first within `timeout_s`, then steady progress."""
+        """`length` bytes, the first within `timeout_s`, then steady progress. A cut is a PeerError, nobody's fault."""
         before, silence_s = self.bytes_received, self._progress_timeout_s
         patience = Patience.of(length, timeout_s, silence_s, is_data=self._channel is not None)
         try:
-            return await (self._read_stream if self._channel is None else self._read_channel)(length, patience)
+            data = await (self._read_stream if self._channel is None else self._read_channel)(length, patience)
         except TimeoutError:
             self.is_broken, num = True, self.bytes_received - before
             took = f"{num} of {length} bytes within {silence_s:g} s" if num else f"nothing within {timeout_s:g} s"
@@ -111,6 +110,10 @@ class FrameStream:
         except OSError as error:
             self.is_broken = self._is_ended = True
             raise PeerError(f"{self.peer}: connection broke ({error})") from error
+        if len(data) < length:
+            self._is_ended, where = True, f"after {len(data)} of {length} bytes of" if data else "before"
+            raise PeerError(f"{self.peer} ended the stream {where} {FrameKind.named(expected)}")
+        return data
 
     async def _read_channel(self, length: int, patience: Patience) -> memoryview:
         assert self._channel is not None
@@ -152,9 +155,6 @@ class FrameStream:
         `timeout_s` bounds the wait for the frame to begin; after that every read must make progress in its own time.
         """
         head = await self._read_exactly(PRELUDE_BYTES, expected, timeout_s or self._progress_timeout_s)
-        if not head:
-            self._is_ended = True
-            raise PeerError(f"{self.peer} ended the stream before {FrameKind.named(expected)}")
         prelude = decode_prelude(bytes(head), is_sealed=self._channel is not None)
         if prelude.kind not in expected and prelude.kind is not FrameKind.REFUSED:
             raise WireError("unexpected_frame", f"{prelude.kind.name} where {FrameKind.named(expected)} was due")

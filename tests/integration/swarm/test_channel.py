@@ -151,13 +151,17 @@ async def test_hostile_bytes_end_only_their_own_stream(tmp_path: Path, attack: b
         await until(lambda: a.heard == [(b.site.peer_id, note(3))], "honest messages are still heard")
 
 
-async def test_truncated_frame_is_counted_and_unknown_optional_message_is_ignored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_bytes", [1, 39, 41, -1])
+async def test_frame_that_is_cut_is_nobodys_fault_and_the_next_one_is_heard(tmp_path: Path, num_bytes: int) -> None:
+    """Its sender was killed, or the link broke (V6): long links of 1% loss cut a piece now and then."""
     async with talkers(tmp_path) as (a, b):
-        cut = encode(FrameKind.MESSAGE, PEER_MESSAGES.encode(note(1)))[:-3]
+        cut = encode(FrameKind.MESSAGE, PEER_MESSAGES.encode(note(1)))[:num_bytes]
+        ends = a.site.gate.room.num_streams
         await raw_stream(b.site, a.site, PROTOCOL_MESSAGE, hello_of(b.site), cut, is_closed=True)
-        await until(lambda: a.site.guard.bad_input() == {b.site.peer_id: {"truncated": 1}}, "counted")
+        await until(lambda: a.site.gate.room.num_streams == ends, "the end of the stream")
         b.channel.send(a.site.peer_id, Records((), False))
         await until(lambda: len(a.heard) == 1, "next message")
+        assert a.site.guard.bad_input() == {}
 
 
 @pytest.mark.parametrize(
