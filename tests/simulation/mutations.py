@@ -259,6 +259,13 @@ def takes_fresh_ids_alone(gathered: Any, limits: Any, *, now: Monotonic) -> Any:
 _decide_group, _vote = gathering.decide_group, Reverts.vote
 
 
+def others_wait_in_vain(self: PeerBook, **whom: Any) -> None:
+    _waited_in_vain(self, **{what: [peer for peer in peers if peer != self.me] for what, peers in whom.items()})
+
+
+_waited_in_vain = PeerBook.waited_in_vain
+
+
 BUGS: dict[str, Bug] = {
     "who was silent once is never waited for again": both(
         replaced(PeerBook, "joined", lambda self, peer: None), replaced(PeerBook, "fell_back", falls_back_silently)
@@ -274,6 +281,7 @@ BUGS: dict[str, Bug] = {
         grouping, "_not_at_fault", lambda gathered: gathered.contributions.keys()
     ),
     "who goes on in time is not blamed": replaced(RunningAttempt, "withheld_with", lambda *given: ()),
+    "who coordinates waits for itself in each round": replaced(PeerBook, "waited_in_vain", others_wait_in_vain),
     "ghosts are waited for in each round": replaced(PeerBook, "waited_in_vain", lambda self, **whom: None),
     "no time-out is moved after standing still": replaced(life, "LAG_S", float("inf")),
     "promise is not written": replaced(Node, "_persist_promise", lambda self, *given, **named: None),

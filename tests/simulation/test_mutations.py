@@ -73,6 +73,7 @@ def test_the_page_of_the_simulator_says_how_many_there_are() -> None:
             "who_gives_attempts_up_and_goes_on_stops_no_round",
         ),
         ("ghosts are waited for in each round", "silent_ghosts_are_waited_for_once"),
+        ("who coordinates waits for itself in each round", "slow_coordinator_waits_for_itself_once"),
         ("who says of most that they do nothing goes first", "ready_ghosts_that_are_most_are_left_out"),
         ("who goes on in time is not blamed", "ready_ghosts_that_are_most_are_left_out"),
         ("who is silent is waited for anew in each attempt", "lone_member_restarts_beside_silent_ghosts"),

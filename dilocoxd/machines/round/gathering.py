@@ -96,7 +96,7 @@ def _gathered_now(height: Height, now: Monotonic) -> tuple[Gathered, Monotonic |
     offers = {
         peer: Monotonic(attempt.since + limits.grace_max_s if at is None else max(attempt.since, at) + gathered.grace_s)
         for peer, at in due.items()
-        if peer != height.me and peer not in left_out and not height.words.has_offered(peer)
+        if peer not in left_out and not height.words.has_offered(peer)
     }
     offering = [peer for peer, end in offers.items() if end <= now]
     height.book.waited_in_vain(joining=joining, offering=offering)
@@ -175,7 +175,8 @@ def _is_due(height: Height, peer: PeerId, view: PeerView) -> bool:
 
 
 def _note_who_is_late(height: Height, gathered: Gathered, decision: Decision, now: Monotonic) -> None:
-    """A group forms without them: nobody waits for them again until they answer (R6)."""
+    """A group forms without them: nobody waits for them again until they answer (R6). We may be one of them: who is
+    slow waits for itself in no later round either."""
     if decision.group is None:
         return
     due = (
@@ -183,7 +184,7 @@ def _note_who_is_late(height: Height, gathered: Gathered, decision: Decision, no
         if _is_grace_over(height, gathered, now)
         else set()
     )
-    offering = [p for p in due if p != height.me and not height.words.has_offered(p)]
+    offering = [p for p in due if not height.words.has_offered(p)]
     height.book.waited_in_vain(joining=gathered.unready, offering=offering)
 
 

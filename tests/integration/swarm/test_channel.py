@@ -152,7 +152,9 @@ async def test_hostile_bytes_end_only_their_own_stream(tmp_path: Path, attack: b
 
 
 @pytest.mark.parametrize("num_bytes", [1, 39, 41, -1])
-async def test_frame_that_is_cut_is_nobodys_fault_and_the_next_one_is_heard(tmp_path: Path, num_bytes: int) -> None:
+async def test_cut_frame_is_nobodys_fault_and_unknown_optional_message_is_ignored(
+    tmp_path: Path, num_bytes: int
+) -> None:
     """Its sender was killed, or the link broke (V6): long links of 1% loss cut a piece now and then."""
     async with talkers(tmp_path) as (a, b):
         cut = encode(FrameKind.MESSAGE, PEER_MESSAGES.encode(note(1)))[:num_bytes]

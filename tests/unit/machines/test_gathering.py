@@ -68,6 +68,22 @@ def test_straggler_is_waited_for_until_the_grace_is_over_then_counts_as_slow() -
     assert height.book.records[C].is_straggler
 
 
+def test_coordinator_that_is_late_itself_waits_for_itself_once_until_it_offers() -> None:
+    """R6.6 holds for ourselves: a slow site would else hold every round that it coordinates for the whole grace."""
+    height = led_by(ME)
+    height.own.is_training = True
+    for peer in (B, C):
+        height.say(peer, ready(peer, height.attempt.index), START)
+    height.say(ME, height.ready_message(), START)
+    found = looked(height, SOON)
+    assert isinstance(found, Waiting) and ME in found.reason
+    taken = looked(height, LATE)
+    assert isinstance(taken, TakeUp) and taken.propose.observers == (ME,)
+    assert ME not in gathered_at(height).awaited, "nobody waits for it in the next attempt"
+    offer(height, LATE)
+    assert not height.book.records[ME].is_straggler, "what it offers is in the next one"
+
+
 def test_who_has_not_joined_is_waited_for_longer_then_is_left_out_until_it_answers() -> None:
     height = led_by(ME)
     offer(height)
