@@ -27,6 +27,11 @@ from dilocoxd.telemetry.catalogue import Event, SnapshotWritten
 
 PAYLOAD_ROUNDS_MIN: Final = 64
 """Payloads of so many newest entries always stay: whoever was away for less than that replays them."""
+_WRITTEN: Final = ".written"
+"""Behind the number of one that the outer worker writes; it has no stamp yet."""
+WRITE_S: Final = 600.0
+VALUES_PER_S: Final = 2_000_000
+"""So slow may a disk be that takes a state and gives it back: 7 billion values have 56 GB, in both directions."""
 AGAIN_S: Final = 0.2
 """Before the last state is asked for again, for which there was no moment."""
 
@@ -78,6 +83,11 @@ def payloads_needed_from(height: int, snapshots: Sequence[int], peer_heights: Se
     """First entry whose payload must stay: for our own replay, for live peers within limits, for short absences."""
     lowest_peer = max(min(peer_heights, default=height), height - rounds_max)
     return max(0, min(lowest_peer, min(snapshots, default=0), height - min(PAYLOAD_ROUNDS_MIN, rounds_max)))
+
+
+def write_limit_s(num_values: int) -> float:
+    """After so many seconds a snapshot of so many values is given up; one that is too slow would never be there."""
+    return WRITE_S + num_values / VALUES_PER_S
 
 
 class SnapshotKeeper:
@@ -136,13 +146,18 @@ class SnapshotKeeper:
         while True:
             height = await self._wanted.get()
             try:
-                await self._write(height, site, log)
-            except (WorkerError, StoreError) as error:
-                self._is_owed = isinstance(error, RequestRefused) and error.kind == "busy"
-                if not self._is_owed:
-                    self._emit(raised("snapshot_failed", str(error)))
+                await self._try_to_write(height, site, log)
             finally:
                 self._wanted.task_done()
+
+    async def _try_to_write(self, height: int, site: TrainingSite, log: EntryLog) -> None:
+        try:
+            await self._write(height, site, log)
+        except (WorkerError, StoreError) as error:
+            self._is_owed = isinstance(error, RequestRefused) and error.kind == "busy"
+            if not self._is_owed:
+                self._emit(raised("snapshot_failed", str(error)))
+        await asyncio.to_thread(self._drop_unplaced)
 
     async def _write(self, height: int, site: TrainingSite, log: EntryLog) -> None:
         directory = self._directory / str(height)
@@ -152,18 +167,23 @@ class SnapshotKeeper:
             return
         head = log.hash_at(height)
         # Until it is known whose state it is, it has no place among the others: one that was adopted may lie there.
-        prepared = temporary_directory(self._directory / f"{height}.written")
-        written = await site.write_snapshot(str(prepared))
+        prepared = temporary_directory(self._directory / f"{height}{_WRITTEN}")
+        written = await site.write_snapshot(str(prepared), timeout_s=write_limit_s((await site.ready()).numel))
         await asyncio.to_thread(stamp_chain_head, prepared, head)
         if written.round != height or height > log.height or log.hash_at(height) != head:
             # The state moved on before its turn came, or the chain was rolled back: the name would lie.
             self._is_owed = True
-            await asyncio.to_thread(shutil.rmtree, prepared, ignore_errors=True)
             return
         await asyncio.to_thread(move_in, prepared, directory)
         await self._drop(height, head, log, site)
         self.newest_bytes = written.total_bytes
         self._emit(SnapshotWritten(round=height, snapshot_bytes=written.total_bytes, write_s=written.seconds))
+
+    def _drop_unplaced(self) -> None:
+        """What was written and has found no place: it failed behind that, or came when nobody waited any more. It has
+        the size of the state. Blocks."""
+        for path in self._directory.glob(temporary_directory(Path(f"*{_WRITTEN}")).name):
+            shutil.rmtree(path, ignore_errors=True)
 
     async def _drop(self, height: int, head: Digest, log: EntryLog, site: TrainingSite) -> None:
         # A fork may have dropped more of our work, further back, than the error feedback could take in meanwhile; and

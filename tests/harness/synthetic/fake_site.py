@@ -23,6 +23,7 @@ from dilocoxd.daemon.site.interface import (
     SiteStatus,
 )
 from dilocoxd.daemon.workers.buffers import Buffers
+from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.ids import Digest, PhaseId, RoundIndex
 from dilocoxd.machines.phase.inputs import CommittedEntry
 from dilocoxd.machines.phase.outputs import OfferContribution
@@ -209,8 +210,7 @@ class FakeSite:
         return PassReady(0, pass_index, ())
 
     async def write_snapshot(self, directory: str, *, timeout_s: float = 600.0) -> SnapshotSaved:
-        self.snapshots[directory] = (self._round, self._digest)
-        return SnapshotSaved(0, self._round, directory, 0, 0.0)
+        raise RequestRefused("store", "a site without workers writes no snapshot")
 
     async def leave(self) -> None:
         self._is_over.set()

@@ -17,9 +17,11 @@ from dilocoxd.daemon.chain.snapshots import (
     payloads_needed_from,
     usable_snapshots,
 )
+from dilocoxd.daemon.site.interface import SiteLayout
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.ids import Digest, RoundIndex, RunId
 from dilocoxd.store.branch_aside import Aside
+from dilocoxd.store.durable import DiskFull
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import ANCHOR_NAME, SnapshotFile, SnapshotIndex, list_rounds, publish
@@ -83,8 +85,19 @@ class StandingSite:
     def __init__(self) -> None:
         self.height = 0
         self.refusals: list[str] = []
+        self.late: Path | None = None
+        """One that appears while the next is written: whoever asked for it had given up waiting."""
+        self.numel = 1000
+        self.limit_s = 0.0
+        """How long the last one was waited for at most."""
 
-    async def write_snapshot(self, directory: str) -> SnapshotSaved:
+    async def ready(self) -> SiteLayout:
+        return SiteLayout(self.numel, {}, 1)
+
+    async def write_snapshot(self, directory: str, *, timeout_s: float) -> SnapshotSaved:
+        self.limit_s = timeout_s
+        if self.late is not None:
+            self.late.mkdir(parents=True)
         if self.refusals:
             raise RequestRefused(self.refusals.pop(0), "an entry is half applied; ask again when it is applied")
         digest = hashlib.sha256(b"").hexdigest()
@@ -149,6 +162,39 @@ async def test_snapshot_that_failed_is_told_and_comes_when_the_next_is_due(kind:
     assert [event.code for event in world.told if isinstance(event, AlertRaised)] == ["snapshot_failed"]
     assert await world.applied(3) == []
     assert await world.applied(4) == [4]
+
+
+async def test_snapshot_that_fails_when_it_is_whole_takes_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the size of the state, and the disk may have failed because it is full."""
+    world = KeeperWorld(tmp_path)
+
+    def full(directory: Path, chain_head: bytes) -> SnapshotIndex:
+        raise DiskFull("writing index.json: the disk is full")
+
+    monkeypatch.setattr("dilocoxd.daemon.chain.snapshots.stamp_chain_head", full)
+    assert await world.applied(2) == []
+    assert [event.code for event in world.told if isinstance(event, AlertRaised)] == ["snapshot_failed"]
+    assert list(world.root.iterdir()) == []
+    monkeypatch.undo()
+    assert await world.applied(4) == [4]
+
+
+async def test_large_state_has_the_time_that_its_bytes_take(tmp_path: Path) -> None:
+    """56 GB, written and read again at 200 MB/s, take more than nine minutes."""
+    world = KeeperWorld(tmp_path)
+    assert await world.applied(2) == [2]
+    small_s, world.site.numel = world.site.limit_s, 7_000_000_000
+    assert await world.applied(4) == [2, 4]
+    assert 600 <= small_s < 601 and world.site.limit_s > 3_600
+
+
+async def test_snapshot_that_nobody_waits_for_any_more_takes_no_room(tmp_path: Path) -> None:
+    world = KeeperWorld(tmp_path)
+    world.site.late = world.root / ".2.written.tmp"
+    assert await world.applied(4) == [4]
+    assert [path.name for path in world.root.iterdir()] == ["4"]
 
 
 async def test_last_state_of_a_run_is_written_when_none_was_due(tmp_path: Path) -> None:
