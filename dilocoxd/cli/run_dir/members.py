@@ -77,7 +77,8 @@ def invite(run_directory: Path, expires: str, uses: int, role: str, signed: Path
     if not ring.keys:
         raise ConfigError(
             f"{run_dir.authority_key}: this site has no authority's key, so it cannot invite; ask the run's founder, or"
-            " bring the key with `dilocoxd authority import`"
+            " bring the key with `dilocoxd authority import`; if it was lost, members vote for a new one:"
+            " `dilocoxd authority vote --help`"
         )
     token = ring.invite(now_ms() + seconds_of(expires) * 1000, uses, role)
     if ring.is_enough:

@@ -148,7 +148,8 @@ class RunAuthorities:
         if not electors_at(self.chain, self.chain.height, None):
             return (
                 f"fewer than {ELECTORS_MIN} sites contributed to 1 of {PRESENCE} of the last {WINDOW_ENTRIES} entries;"
-                " so few cannot replace the authorities"
+                f" so few cannot replace the authorities; vote again once {ELECTORS_MIN} have, or go on in a new run of"
+                " your own, which has a new key: `dilocoxd start --from RUN_DIR`"
             )
         return (
             f"this site contributed to less than 1 of {PRESENCE} of the last {WINDOW_ENTRIES} entries, so its vote does"
