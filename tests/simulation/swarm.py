@@ -4,6 +4,7 @@ Transfers are streams: they are asked for a destination, take time, may break, a
 """
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -18,7 +19,7 @@ from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, check_branch
 from dilocoxd.machines.round import inputs as e, outputs as c
-from dilocoxd.wire.entry import Entry, entry_hash
+from dilocoxd.wire.entry import Entry, Evidence, entry_hash
 from tests.simulation.ledger import INCLUDED, RECLAIMED, Broken, Ledger
 from tests.simulation.peer.arithmetic import Sums, make_sums
 from tests.simulation.peer.disk import GENESIS_DIGEST, Disk, sha
@@ -249,14 +250,23 @@ class Swarm:
         for entry in own:
             if (digest := entry_hash(entry)) not in reverted:
                 continue
-            before = log[max(0, entry.round - 8) : entry.round]
-            electorate = {c.peer for stored in before for c in stored.signed.entry.contributions}
+            electorate = self._electorate(node, entry.round)
             voters = {vote.peer for vote in certificates[digest].votes} if digest in certificates else set()
             if not len(voters & electorate) > len(electorate) / 2:
                 raise Broken(f"R29: {node.name} takes entry {entry.round} back with votes of {sorted(voters)}")
         if reverted.isdisjoint(map(entry_hash, own)):
             raise Broken(f"R29: {node.name} leaves entries that nobody has taken back")
         self.ledger.takes_back(node.name, own, reverted)
+
+    def _electorate(self, node: Node, index: int, evidence: Sequence[Evidence] = ()) -> set[PeerId]:
+        """Of whom more than half decide about the entry of this index, counted again by the words of R14 and R27."""
+        entries = [stored.signed.entry for stored in node.disk.log[:index]]
+        named = Counter(c.peer for entry in entries for c in entry.contributions)
+        founders = {c.peer for entry in entries[:1] for c in entry.contributions}
+        recent = {c.peer for entry in entries[-8:] for c in entry.contributions}
+        recent = {peer for peer in recent if named[peer] >= self.probation_rounds or peer in founders}
+        held = (*evidence, *(found for entry in entries[-64:] for found in entry.evidence))
+        return recent - {found.peer for found in held} or recent
 
     def final_kept(self, node: Node, found: r.FinalKept) -> None:
         """R28: only for its own final entries a better branch is not taken."""
@@ -271,9 +281,9 @@ class Swarm:
         for index in range(fork, len(log)):
             entry, behind = log[index].signed.entry, len(log) - 1 - index
             is_deep = limits.final_depth > 0 and behind >= min(limits.final_depth, 8 + index)
-            before = {c.peer for stored in log[max(0, index - 8) : index] for c in stored.signed.entry.contributions}
+            before = self._electorate(node, index, entry.evidence)
             voters = {vote.peer for vote in log[index].signed.votes} & before
-            is_voted = limits.final_depth > 0 and limits.has_majority_quorum and not entry.evidence
+            is_voted = limits.final_depth > 0 and limits.has_majority_quorum
             is_voted = is_voted and len(voters) > 1 and len(voters) / len(before) > 2 / 3
             if is_deep or is_voted or (told is not None and told == (index + 1, entry_hash(entry))):
                 found = index + 1

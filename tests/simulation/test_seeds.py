@@ -58,6 +58,7 @@ TRUST_FAILED_ONCE = (
     (2100152, Variant(abuses_trust=True)),
     (5302301, ABUSED_BY_A_THIRD),
     (5303006, ABUSED_BY_A_THIRD),
+    (6300606, ABUSED_BY_A_THIRD),
 )
 """The same, where somebody abuses trust, or just under a third do."""
 TRUST_SEEDS = dict.fromkeys(TRUST_KINDS, 2)
