@@ -235,6 +235,9 @@ class Status:
         tuple[VotedTwice, ...], told("Sites that voted twice in one attempt (R27), as the chain says.")
     ] = ()
     probation: Annotated[Probation | None, told("Of this site; null: it counts in full.")] = None
+    place_wait: Annotated[
+        str, told("Why rounds may go on without this site, which is on probation; empty: there is a place for it.")
+    ] = ""
     nodes: Annotated[Nodes | None, told("Further machines of this site; null: it has none.")] = None
     unwatched: Annotated[
         str, told("Why the alert harmful_contribution cannot be raised here; empty: contributions are measured.")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dilocoxd.answers.nodes import nodes_in_words
-from dilocoxd.answers.peers import Peer, Probation
+from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.status import Audits, ExchangeTimes, PeerCounts, PublicAddress, Samples, Status, VotedTwice
 from dilocoxd.answers.words import figure, in_bytes, in_time, plural, time_left, tokens_per_s, wrapped
 from dilocoxd.cli.screens.layout import facts
@@ -48,7 +48,7 @@ def rows(status: Status) -> list[tuple[str, str]]:
         ("outside", outside(status.public_addresses)),
         ("left out", voted_twice(status.voted_twice)),
         ("unwatched", status.unwatched),
-        ("new here", probation(status.probation)),
+        ("new here", probation(status)),
         ("trainers", idle(status)),
         ("nodes", nodes_in_words(status.nodes)),
         ("model", model(status)),
@@ -57,9 +57,12 @@ def rows(status: Status) -> list[tuple[str, str]]:
     ]  # fmt: skip
 
 
-def probation(found: Probation | None) -> str:
+def probation(status: Status) -> str:
     """Of this site; nothing where it counts in full."""
-    return f"{on_probation(found)}; it weighs less, and counts in no majority" if found is not None else ""
+    if status.probation is None:
+        return ""
+    waits = f"; {status.place_wait}" if status.place_wait else ""
+    return f"{on_probation(status.probation)}; it weighs less, and counts in no majority{waits}"
 
 
 def outside(addresses: Sequence[PublicAddress]) -> str:

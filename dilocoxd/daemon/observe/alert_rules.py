@@ -111,8 +111,8 @@ class _Rounds:
     height_at_own: int = 0
     has_begun: bool = False
     """A first phase is, or was, trained."""
-    was_training: bool = False
-    """At the look before; what was caught up with until then counts as no missed entry."""
+    had_place: bool = False
+    """At the look before it trained, and rounds had a place for it; what went before counts as no missed entry."""
 
 
 @dataclass(slots=True)
@@ -185,9 +185,10 @@ class AlertWatch:
                 took_s = (now - rounds.changed_at) / (height - rounds.height)
                 rounds.usual_s += 0.2 * (took_s - rounds.usual_s) if rounds.usual_s else took_s
             rounds.height, rounds.changed_at = height, now
-        if own != rounds.own or not (is_training and rounds.was_training):
+        has_place = is_training and not status.place_wait
+        if own != rounds.own or not (has_place and rounds.had_place):
             rounds.own, rounds.height_at_own = own, height
-        rounds.was_training = is_training
+        rounds.had_place = has_place
 
     def _alone(self, status: Status, now: float) -> str:
         known, is_out = status.peers.known, any(alert.code == "evicted" for alert in status.alerts)

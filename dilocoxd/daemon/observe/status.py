@@ -38,7 +38,7 @@ from dilocoxd.config.manifest import Manifest
 from dilocoxd.config.sections.segments import num_parameters
 from dilocoxd.config.site_fit import unwatched
 from dilocoxd.daemon.chain.ledger import Ledger
-from dilocoxd.daemon.chain.probation import probation_of
+from dilocoxd.daemon.chain.probation import place_wait, probation_of
 from dilocoxd.daemon.observe.forecast import ExchangeForecast
 from dilocoxd.daemon.observe.journal import Journal
 from dilocoxd.daemon.observe.memory import memory_bytes
@@ -115,6 +115,7 @@ class StatusReader:
         site = sources.site.status()
         chain, peers = sources.ledger.chain, sources.peers()
         behind = self._rounds_behind(peers)
+        probation = probation_of(chain, sources.who.peer_id)
         return Status(
             peer_id=sources.who.peer_id,
             name=sources.who.names.of(sources.who.peer_id),
@@ -144,7 +145,8 @@ class StatusReader:
             bad_input=sources.swarm.guard.bad_input(),
             alerts=tuple(journal.alerts.values()),
             exchange=sources.forecast.newest,
-            probation=probation_of(chain, sources.who.peer_id),
+            probation=probation,
+            place_wait=place_wait(probation, peers),
             audits=sources.audits(),
             public_addresses=sources.public_addresses(),
             samples=samples_of(sources.ledger.reading.leases),

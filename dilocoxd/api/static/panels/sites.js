@@ -62,7 +62,10 @@ export function startSites(changed) {
 }
 
 /** Of a site in an open run that does not count in full yet. */
-const onProbation = (row) => (row.probation ? `, on probation: ${row.probation.rounds_done} of ${row.probation.rounds} rounds` : "");
+function onProbation(row, status) {
+  const waits = row.isSelf && status.place_wait ? `; ${status.place_wait}` : "";
+  return row.probation ? `, on probation: ${row.probation.rounds_done} of ${row.probation.rounds} rounds${waits}` : "";
+}
 
 /** Ours is null while nobody knows it. */
 function lag(row) {
@@ -81,7 +84,7 @@ export function showSites(model) {
   say(id("site-all"), isAllShown ? `Show ${FEW} only` : `Show all ${everybody}`);
   id("sites").replaceChildren(table(`${rows.length} of ${status.peers.known + 1} sites`, [
     ["site", (row) => mark(row, status), "name"],
-    ["state", (row) => (row.state === "dead" && row.heard_s !== null ? `dead for ${seconds(row.heard_s)}` : stateOf(row.state)) + onProbation(row), ""],
+    ["state", (row) => (row.state === "dead" && row.heard_s !== null ? `dead for ${seconds(row.heard_s)}` : stateOf(row.state)) + onProbation(row, status), ""],
     ["rounds", lag, "number"],
     ["tok/s", (row) => count(row.tokens_per_s), "number"],
     ["inner step", (row) => seconds(row.step_s), "number more"],

@@ -49,9 +49,10 @@ def sites() -> list[Peer]:
 
 
 def test_who_is_on_probation_is_told_so() -> None:
-    found = replace(status(), probation=Probation(rounds_done=3, rounds=16))
+    wait = "2 such sites for 1 place in a round, who took part most often first"
+    found = replace(status(), probation=Probation(rounds_done=3, rounds=16), place_wait=wait)
     told = status_screen(found, [replace(sites()[0], probation=Probation(rounds_done=1, rounds=16))], 200)
-    assert "new here   on probation: 3 of 16 rounds; it weighs less, and counts in no majority" in told
+    assert f"new here   on probation: 3 of 16 rounds; it weighs less, and counts in no majority; {wait}" in told
     assert "training, on probation: 1 of 16 rounds" in told
 
 

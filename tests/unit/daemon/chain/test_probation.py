@@ -2,12 +2,15 @@
 
 import pytest
 
+from dilocoxd.answers.peers import Peer, Probation
 from dilocoxd.config.manifest import Manifest, manifest_from_tables
 from dilocoxd.config.presets import preset_tables
 from dilocoxd.daemon.chain.ledger import first_view
-from dilocoxd.daemon.chain.probation import probation_of
+from dilocoxd.daemon.chain.probation import place_wait, probation_of
 from dilocoxd.errors import ConfigError
 from dilocoxd.ids import Digest, PeerId
+from tests.harness.shapes import changed
+from tests.harness.synthetic.fake_view import FakeView
 
 FOUNDER, OTHER = PeerId("Qm" + "a" * 44), PeerId("Qm" + "b" * 44)
 
@@ -21,6 +24,33 @@ def test_named_founders_are_members_from_the_start_and_others_see_how_far_they_a
     found = probation_of(view, OTHER)
     assert found is not None and (found.rounds_done, found.rounds) == (0, 16)
     assert probation_of(view, FOUNDER) is None and view.probation_rounds == 16
+
+
+def peers(*, counted: int, fresh: int, **changes: object) -> list[Peer]:
+    """Live sites that train, but for `changes` of those on probation."""
+    one = changed(FakeView(10).peers()[0], state="training", is_live=True)
+    return [one] * counted + [changed(one, probation=Probation(rounds_done=3, rounds=16), **changes)] * fresh
+
+
+@pytest.mark.parametrize(
+    ("counted", "fresh", "told"),
+    [
+        (1, 0, ""),
+        (1, 1, "2 such sites for 1 place in a round, who took part most often first"),
+        (3, 1, "2 such sites for 1 place in a round, who took part most often first"),
+        (4, 1, ""),
+        (5, 4, "5 such sites for 2 places in a round, who took part most often first"),
+    ],
+)
+def test_site_on_probation_is_told_that_rounds_have_no_place_for_all(counted: int, fresh: int, told: str) -> None:
+    own = Probation(rounds_done=0, rounds=16)
+    assert place_wait(own, peers(counted=counted, fresh=fresh)) == told
+    assert place_wait(None, peers(counted=counted, fresh=fresh)) == "", "it counts in full"
+
+
+@pytest.mark.parametrize("changes", [{"is_live": False}, {"state": "catching_up"}, {"state": "observing"}])
+def test_who_offers_nothing_takes_no_place(changes: dict[str, object]) -> None:
+    assert place_wait(Probation(rounds_done=0, rounds=16), peers(counted=1, fresh=3, **changes)) == ""
 
 
 @pytest.mark.parametrize("admission", [{"mode": "invite"}, {"mode": "closed"}, {"mode": "open", "probation_rounds": 0}])

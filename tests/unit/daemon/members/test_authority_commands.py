@@ -65,7 +65,7 @@ def test_vote_says_how_many_are_needed_and_what_the_others_run(me: Identity, tmp
 def test_vote_that_cannot_count_is_refused_with_the_reason(me: Identity, tmp_path: Path) -> None:
     text = encode_struct(terms_after(FIRST, NEW)).hex()
     pair, _, _ = made(me, tmp_path, B)
-    with pytest.raises(CommandRefused, match="fewer than 3 sites .* `dilocoxd start --from RUN_DIR`"):
+    with pytest.raises(CommandRefused, match=r"fewer than 3 sites .* `dilocoxd start --from RUN_DIR`"):
         pair.vote(text)
     three, _, _ = made(me, tmp_path, B, C)
     with pytest.raises(CommandRefused, match="the list before it is not known"):
