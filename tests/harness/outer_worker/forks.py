@@ -30,6 +30,8 @@ from dilocoxd.wire.local.fork_server import (
 OUTER = "dilocoxd.outerworker.main"
 TRAINER = "dilocoxd.trainer.main"
 WAIT_S = 120.0
+LOAD_S = 600.0
+"""Against hangs alone: imports of ten seconds of CPU took 150 s at a load of 15."""
 ROOT = Path(__file__).parents[3]
 LABEL = "for tests" + " " * 300
 """Room for the command lines of its forks, which `ps` shows."""
@@ -126,9 +128,9 @@ class Forks:
         """What those forked from now on find loaded."""
         with self._lock:
             self._control.send(FORK_MESSAGES.encode(Preload(modules)))
-            warm = self._read(WAIT_S)
+            warm = self._read(LOAD_S)
             while not isinstance(warm, Warm):
-                warm = self._read(WAIT_S)
+                warm = self._read(LOAD_S)
         self.num_threads = warm.num_threads
 
     def __exit__(self, *_: object) -> None:
