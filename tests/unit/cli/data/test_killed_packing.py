@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -17,6 +18,7 @@ from tests.unit.trainer.tokens.texts import DOCUMENTS, packed, write_lines, writ
 
 pytestmark = pytest.mark.slow
 NUM_FILES = 24
+LOOK_S = 0.01
 
 
 def packing(folder: Path) -> tuple[list[str], Path, Path]:
@@ -36,6 +38,7 @@ def test_killed_command_leaves_no_process_and_goes_on_when_repeated(tmp_path: Pa
     process = psutil.Popen(command)
     while not list((out / WORK).glob("0*.json")):
         assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(LOOK_S)
     below = process.children(recursive=True)
     process.send_signal(how)
     process.wait()
@@ -54,6 +57,7 @@ def test_ctrl_c_is_no_traceback_and_gives_the_cursor_back(tmp_path: Path) -> Non
     with in_terminal(command, tmp_path, {"PYTHONPATH": os.pathsep.join(sys.path), "TERM": "xterm"}) as terminal:
         while not list((out / WORK).glob("0*.json")):
             assert terminal.process.poll() is None, terminal.text
+            time.sleep(LOOK_S)
         below = psutil.Process(terminal.process.pid).children(recursive=True)
         terminal.press(INTERRUPT)
         assert terminal.wait(900) == -signal.SIGINT  # 130 in a shell

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def test_killed_packing_goes_on_and_gives_the_same_store(folder: Path) -> None:
     process = subprocess.Popen(command(folder, source, "killed"), start_new_session=True)
     while not list((out / WORK).glob("0*.json")):
         assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     done = len(list((out / WORK).glob("0*.json")))
