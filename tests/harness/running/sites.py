@@ -141,9 +141,9 @@ class SiteProcess:
         found: dict[str, Any] = wait_until(self.status, f"an answer of {self.name}", timeout_s, self.describe)
         return found
 
-    def rounds(self) -> list[dict[str, Any]]:
-        """The newest rounds, up to a thousand, ascending; [] while nobody answers."""
-        return (self.get("/v1/rounds?limit=1000") or [])[::-1]
+    def rounds(self, newest: int = 1000) -> list[dict[str, Any]]:
+        """So many of the newest rounds, ascending; [] while nobody answers."""
+        return (self.get(f"/v1/rounds?limit={newest}") or [])[::-1]
 
     def tree(self) -> list[psutil.Process]:
         """The daemon and all its descendants that live now."""

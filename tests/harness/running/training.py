@@ -50,8 +50,7 @@ def wait_joint_round(members: list[SiteProcess], timeout_s: float = PATIENCE_S) 
     ids = {wait_until(lambda m=m: m.status().get("peer_id"), m.name, timeout_s, m.describe) for m in members}
 
     def is_joint() -> bool:
-        rows = members[0].rounds()
-        return any({c["peer"] for c in row["contributors"]} >= ids for row in rows[-3:])
+        return any({c["peer"] for c in row["contributors"]} >= ids for row in members[0].rounds(3))
 
     wait_until(is_joint, f"a round of {len(ids)} sites", timeout_s, lambda: "\n".join(m.describe() for m in members))
 
