@@ -98,6 +98,7 @@ class Swarm:
         self.channel = MessageChannel(self.gate, self._on_message, self._on_call)
         limit = TokenBucket(settings.upload_bytes_per_s_max)
         self.bulk_in = BulkReceiver(listener.accept, listener.on_segment)
+        self.bulk_in.on_delayed = self.rejections.note_empty
         self.bulk_out = BulkSender(self.gate, limit.take, lanes_max=settings.streams_per_peer)
         self.bulk_out.give_back = limit.give_back
         serving = ServingLimit(settings.serve_bytes_per_s_max, self.bulk_out.sending_speed, limit)

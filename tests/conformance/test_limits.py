@@ -14,6 +14,7 @@ from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.discovery import contacts, gossip
 from dilocoxd.swarm.p2pd import fence
+from dilocoxd.swarm.streams import budget
 from dilocoxd.wire import entry, messages, records
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,6 +51,14 @@ STATED = {
         (fence.TOTAL.per_s, 50.0),
         (fence.TOTAL.burst, 400.0),
     ),
+    "32 a second of a peer (2048 at once), 64 of a network (4096 at once), 128 of all (8192 at once); four pieces": (
+        (budget.EMPTY_EACH, budget.Rate(32.0, 2048.0)),
+        (budget.EMPTY_NETWORK, budget.Rate(64.0, 4096.0)),
+        (budget.EMPTY_TOTAL, budget.Rate(128.0, 8192.0)),
+        (4 * budget.PIECE_COST, 1.0),
+    ),
+    "the next exchange of that peer waits, 5 s at most": ((budget.EMPTY_WAIT_S_MAX, 5.0),),
+    "pays for four that bring nothing, for 8192 at most": ((budget.CREDIT_EACH, 4.0), (budget.CREDIT_MAX, 8192.0)),
     "have 524,288 values, of `fp32`, `fp16`, `bf16` and `topk` 262,144, of `int2`, `e3m0` and `int8bins` 131,072": (
         *((first_chunk(name), 524_288) for name in ("int4", "int8")),
         *((first_chunk(name), 262_144) for name in ("fp32", "fp16", "bf16", "topk")),

@@ -24,6 +24,7 @@ from dilocoxd.swarm.streams.bulk import BulkReceiver
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
 from dilocoxd.swarm.streams.guard import PeerGuard
 from dilocoxd.swarm.streams.pieces import Region
+from dilocoxd.swarm.streams.rejections import empty_exchanges
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, StreamGate
 from dilocoxd.wire.local.inlets import CallerRejected, InletState
 from dilocoxd.wire.messages import HOSTS_MAX, SegmentHeader
@@ -86,6 +87,7 @@ class _Door:
         )  # fmt: skip
         self.gate.on_rejected = inlet.reject
         self.receiver = AskingReceiver(inlet.part_of)
+        self.receiver.on_delayed = lambda peer: inlet.reject(peer, empty_exchanges())
 
     async def _serve(self, peer: PeerId, protocol: str, link: DataLink, network: str) -> None:
         if protocol != PROTOCOL_BULK:

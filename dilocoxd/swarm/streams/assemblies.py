@@ -1,8 +1,10 @@
-"""Payloads that are on their way here: which pieces of each are in their place, and that a place has one writer."""
+"""Payloads that are on their way: which pieces of each are in their place here, and that a place has one writer; what
+of one of ours is left to send.
+"""
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -13,6 +15,8 @@ from dilocoxd.wire.messages import SegmentHeader
 
 ASSEMBLIES_MAX: Final = 4096
 """Payloads whose bitmaps the receiver remembers; the least recently used is forgotten, and would start again."""
+EARLY_PIECES_MAX: Final = 4
+"""Pieces that a lane sends before its offer is answered (S8)."""
 
 
 @dataclass(slots=True)
@@ -78,3 +82,37 @@ class Assemblies:
         (assembly := self._assemblies.pop(key)).is_forgotten = True
         self.early.forget(assembly.hashed)
         del self._writers[assembly.region]
+
+
+@dataclass(slots=True)
+class Sending:
+    """One try to bring a payload to a peer, by several lanes."""
+
+    peer: PeerId
+    header: SegmentHeader
+    source: Region
+    is_new: bool
+    num_lanes: int
+    claimed: set[int] = field(default_factory=set)
+    """Pieces that a lane sends, or has sent."""
+    num_bytes: int = 0
+    """Of pieces that were sent."""
+
+    def claim(self, index: int) -> bool:
+        """Whether this piece is still to be sent; it is the caller's then."""
+        is_free = index not in self.claimed
+        self.claimed.add(index)
+        return is_free
+
+    @property
+    def is_shared_out(self) -> bool:
+        """Nothing is left for a lane whose offer was not answered yet and that sent what it may (S8): all is claimed,
+        or is the others' share. Should one of them fail, the next try sends what was its."""
+        share = self.num_lanes * EARLY_PIECES_MAX
+        return self.is_new and max(len(self.claimed), share) >= self.source.num_pieces
+
+    def next_early(self, sent: Sequence[int]) -> int | None:
+        """The next piece of a lane that sent these before its offer was answered, claimed; None: no more."""
+        if not self.is_new or len(sent) >= EARLY_PIECES_MAX:
+            return None
+        return next((index for index in range(self.source.num_pieces) if self.claim(index)), None)

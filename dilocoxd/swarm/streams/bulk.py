@@ -11,13 +11,13 @@ stream the offer is repeated and only what the bitmap lacks is sent. Only RECEIP
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.streams.assemblies import Assemblies, Assembly
+from dilocoxd.swarm.streams.assemblies import EARLY_PIECES_MAX, Assemblies, Assembly, Sending
+from dilocoxd.swarm.streams.budget import Brought, EmptyExchanges
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
@@ -28,8 +28,6 @@ from dilocoxd.wire.messages import PEER_MESSAGES, Hello, SegmentHeader
 LANES_MAX: Final = 4
 VERIFY_BYTES_PER_S: Final = 50e6
 """Slowest hashing that a sender must put up with before it calls the receiver silent."""
-EARLY_PIECES_MAX: Final = 4
-"""Pieces that a lane sends before its offer is answered (S8)."""
 LANE_BYTES: Final = EARLY_PIECES_MAX * PIECE_BYTES
 """A payload gets one lane for this many bytes, so that one of usual size is sent without waiting for an answer."""
 LANES_PER_PEER: Final = 12
@@ -73,6 +71,9 @@ class BulkReceiver:
         self._on_received = on_received
         self._assemblies = Assemblies()
         self._news = asyncio.Event()
+        self._empty = EmptyExchanges(lambda: asyncio.get_running_loop().time())
+        self.on_delayed: Callable[[PeerId], None] = lambda peer: None
+        """Told of each exchange that waits because too many before it brought nothing (S10)."""
         self.counts: Counter[str] = Counter()
         """payloads_received, bytes_received, pieces_duplicate, payloads_bad_hash."""
 
@@ -114,6 +115,19 @@ class BulkReceiver:
 
     async def serve(self, stream: FrameStream, hello: Hello) -> None:
         """One incoming lane."""
+        await self._wait(stream.peer)
+        brought = Brought()
+        try:
+            await self._serve(stream, brought)
+        finally:
+            self._empty.pay(stream.peer, stream.network, brought)
+
+    async def _wait(self, peer: PeerId) -> None:
+        if wait_s := self._empty.wait_s(peer):
+            self.on_delayed(peer)
+            await asyncio.sleep(wait_s)
+
+    async def _serve(self, stream: FrameStream, brought: Brought) -> None:
         frame = await stream.read(FrameKind.OFFER)
         header = PEER_MESSAGES.decode(frame.message)
         if not isinstance(header, SegmentHeader):
@@ -121,17 +135,17 @@ class BulkReceiver:
         try:
             assembly = await self._assembly_soon(stream.peer, header)
         except AlreadyHeld:
-            await self._confirm_at_once(stream, header)
+            await self._confirm_at_once(stream, header, brought)
             return
         except WireError as error:
             if error.code not in ANSWERS:
                 raise  # bad input: counted, and the end of its connection (S5.2, S11.5)
             await stream.refuse(error.code, error.detail)
-            await self._until_finished(stream)
+            await self._until_finished(stream, brought)
             return
         await stream.write(FrameKind.HOLDING, assembly.pieces.to_bytes())
         try:
-            while await self._take_next(stream, assembly):
+            while await self._take_next(stream, assembly, brought):
                 if assembly.pieces.is_complete:  # the opener's FINISHED may be a round trip away
                     await self._settle(stream.peer, header, assembly)
             is_complete = await self._settle(stream.peer, header, assembly)
@@ -142,40 +156,47 @@ class BulkReceiver:
             raise PeerError(f"a segment of {stream.peer} could not be stored here: {error}") from error
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE if is_complete else RECEIPT_PARTIAL)
 
-    async def _confirm_at_once(self, stream: FrameStream, header: SegmentHeader) -> None:
+    async def _confirm_at_once(self, stream: FrameStream, header: SegmentHeader, brought: Brought) -> None:
         pieces = PieceSet(Region(-1, 0, header.segment_bytes).num_pieces)
         await stream.write(FrameKind.HOLDING, pieces.filled().to_bytes())
-        await self._until_finished(stream)
+        await self._until_finished(stream, brought)
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
 
     @staticmethod
-    async def _until_finished(stream: FrameStream) -> None:
+    async def _until_finished(stream: FrameStream, brought: Brought) -> None:
         """Throw away what was sent before our answer was known."""
         for _ in range(EARLY_PIECES_MAX):
             if (await stream.read(FrameKind.PIECE, FrameKind.FINISHED)).kind is FrameKind.FINISHED:
                 return
+            brought.num_unwanted += 1
         await stream.read(FrameKind.FINISHED)
 
-    async def _take_next(self, stream: FrameStream, assembly: Assembly) -> bool:
+    async def _take_next(self, stream: FrameStream, assembly: Assembly, brought: Brought) -> bool:
         """False when there is none. Nothing looks at the piece any more then: its memory is for the one behind it."""
         frame = await stream.read(FrameKind.PIECE, FrameKind.FINISHED)
-        if frame.kind is FrameKind.PIECE:
-            await self._take(assembly, frame.payload)
+        if frame.kind is FrameKind.PIECE and await self._take(assembly, frame.payload):
+            brought.is_wanted = True
+        elif frame.kind is FrameKind.PIECE:  # it could come for ever, in one exchange
+            brought.num_unwanted += 1
+            self._empty.pay(stream.peer, stream.network, brought, is_over=False)
+            await self._wait(stream.peer)
         return frame.kind is FrameKind.PIECE
 
-    async def _take(self, assembly: Assembly, payload: bytes | bytearray | memoryview) -> None:
+    async def _take(self, assembly: Assembly, payload: bytes | bytearray | memoryview) -> bool:
+        """Whether it was needed."""
         if assembly.is_forgotten:
             raise WireError("stale", "the round of this payload is over")
         index, data = split_piece(payload)
         assembly.region.piece_bytes(index)
         if index in assembly.pieces:
             self.counts["pieces_duplicate"] += 1
-            return
+            return False
         await assembly.region.write_piece(index, data)
         assembly.pieces.add(index)
         if not assembly.region.is_on_disk:  # there another lane may be writing the same piece
             assembly.hashed.add(index, data)
         self.counts["bytes_received"] += len(data)
+        return True
 
     async def _settle(self, peer: PeerId, header: SegmentHeader, assembly: Assembly) -> bool:
         async with assembly.lock:
@@ -193,40 +214,6 @@ class BulkReceiver:
                 assembly.is_verified = True
                 self.counts["payloads_received"] += 1
             return True
-
-
-@dataclass(slots=True)
-class _Sending:
-    """One try to bring a payload to a peer, by several lanes."""
-
-    peer: PeerId
-    header: SegmentHeader
-    source: Region
-    is_new: bool
-    num_lanes: int
-    claimed: set[int] = field(default_factory=set)
-    """Pieces that a lane sends, or has sent."""
-    num_bytes: int = 0
-    """Of pieces that were sent."""
-
-    def claim(self, index: int) -> bool:
-        """Whether this piece is still to be sent; it is the caller's then."""
-        is_free = index not in self.claimed
-        self.claimed.add(index)
-        return is_free
-
-    @property
-    def is_shared_out(self) -> bool:
-        """Nothing is left for a lane whose offer was not answered yet and that sent what it may (S8): all is claimed,
-        or is the others' share. Should one of them fail, the next try sends what was its."""
-        share = self.num_lanes * EARLY_PIECES_MAX
-        return self.is_new and max(len(self.claimed), share) >= self.source.num_pieces
-
-    def next_early(self, sent: Sequence[int]) -> int | None:
-        """The next piece of a lane that sent these before its offer was answered, claimed; None: no more."""
-        if not self.is_new or len(sent) >= EARLY_PIECES_MAX:
-            return None
-        return next((index for index in range(self.source.num_pieces) if self.claim(index)), None)
 
 
 class BulkSender:
@@ -269,7 +256,7 @@ class BulkSender:
         try:
             while not is_there:
                 num_lanes = max(1, min(self._lanes_max, -(-source.length // LANE_BYTES)))
-                sending = _Sending(peer, header, source, is_new and not failures, num_lanes)
+                sending = Sending(peer, header, source, is_new and not failures, num_lanes)
                 try:
                     is_there = await self._try_once(sending, is_last=failures + 1 >= attempts)
                 finally:
@@ -283,7 +270,7 @@ class BulkSender:
             self.speeds.end(peer, num_bytes if is_there else None)
         self.counts["payloads_sent"] += 1
 
-    async def _try_once(self, sending: _Sending, *, is_last: bool) -> bool:
+    async def _try_once(self, sending: Sending, *, is_last: bool) -> bool:
         """One round of lanes; True if the payload is confirmed. Raises if it is not and `is_last`, or never will be."""
         peer = sending.peer
         results: list[bool | PeerError | WireError | StoreError] = []
@@ -314,7 +301,7 @@ class BulkSender:
             raise reason if isinstance(reason, PeerError) else PeerError(f"{peer}: {reason}")
         return False
 
-    async def _run_lane(self, sending: _Sending, place: SendingPlace) -> bool:
+    async def _run_lane(self, sending: Sending, place: SendingPlace) -> bool:
         """In its place from when a stream is opened until all is written that others need not wait for."""
         source = sending.source
 
@@ -342,7 +329,7 @@ class BulkSender:
             stream.close()
 
     async def _offer(
-        self, stream: FrameStream, sending: _Sending, written: Callable[[FrameStream], Awaitable[None]]
+        self, stream: FrameStream, sending: Sending, written: Callable[[FrameStream], Awaitable[None]]
     ) -> tuple[Frame, bool]:
         """HOLDING, and whether all is written: the first pieces of what is new are sent meanwhile, with FINISHED if
         there are no others. Raises Refused, PeerError, WireError."""
@@ -381,7 +368,7 @@ class BulkSender:
                 stream.done()
         raise answer
 
-    async def _send_piece(self, stream: FrameStream, sending: _Sending, index: int) -> None:
+    async def _send_piece(self, stream: FrameStream, sending: Sending, index: int) -> None:
         data = await sending.source.read_piece(index)
         if self.throttle is not None:
             await self.throttle(sending.peer, len(data))

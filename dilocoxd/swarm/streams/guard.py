@@ -14,7 +14,7 @@ STRIKES_MAX: Final = 20
 BAN_S: Final = 60.0
 NO_STRIKE: Final = frozenset(
     {"truncated", "wrong_run", "wrong_protocol", "clock_skew", "not_ready", "not_allowed", "banned", "too_many_streams"}
-    | {"too_many_bytes", "busy", "stale", "other_state"}
+    | {"too_many_bytes", "empty_exchanges", "busy", "stale", "other_state"}
     | {"not_admitted", "invite_expired", "invite_used_up", "invite_void", "unknown_authorities", "evicted"}
 )
 """Counted but not held against a peer: an honest one gets there by a crash, a wrong setting, another branch, or bytes

@@ -58,7 +58,6 @@ class DataWays(Protocol):
 
     async def take(self, peer: PeerId, protocol: str) -> "FrameStream | None":
         """A connection of its own for one exchange; None: use p2pd."""
-        ...
 
 
 class FrameStream:
@@ -70,6 +69,7 @@ class FrameStream:
         self.peer = peer
         self._room: StreamRoom | None = None
         self._place: StreamPlace | None = None
+        self.network = ""  # that its place is counted with
         self._reader = reader
         self._channel = reader if isinstance(reader, BothWays) else None  # TLS vouches for every byte of it
         self.omits_digests = False  # the other side of a data connection takes pieces without one (S11.8)
@@ -95,7 +95,7 @@ class FrameStream:
 
     def take_place(self, room: StreamRoom, place: StreamPlace) -> None:
         """The other side opened it: from now on its half-sent frames are counted, until it is closed."""
-        self._room, self._place = room, place
+        self._room, self._place, self.network = room, place, place.network
 
     async def _read_exactly(self, length: int, expected: Kinds, timeout_s: float) -> bytearray | memoryview:
         """`length` bytes, the first within `timeout_s`, then steady progress. A cut is a PeerError, nobody's fault."""

@@ -16,6 +16,7 @@ from dilocoxd.ids import PeerId
 from dilocoxd.store.snapshots import CHUNK_BYTES
 from dilocoxd.swarm.p2pd.node import Stream
 from dilocoxd.swarm.streams import bulk
+from dilocoxd.swarm.streams.assemblies import EARLY_PIECES_MAX
 from dilocoxd.swarm.streams.bulk import AlreadyHeld, BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.chunks import ChunkFetcher, Download
 from dilocoxd.swarm.streams.fetch import FetchClient, FetchServer, Served
@@ -104,7 +105,7 @@ async def test_first_pieces_of_what_is_new_come_before_the_offer_is_answered(tmp
 
         async def wait_for_pieces(stream: FrameStream, hello: Hello) -> None:
             await stream.read(FrameKind.OFFER)
-            for _ in range(bulk.EARLY_PIECES_MAX):
+            for _ in range(EARLY_PIECES_MAX):
                 early.append(split_piece((await stream.read(FrameKind.PIECE)).payload)[0])
             await stream.refuse("busy", "enough seen")
             await stream.read(FrameKind.FINISHED)
@@ -119,7 +120,7 @@ async def test_first_pieces_of_what_is_new_come_before_the_offer_is_answered(tmp
             a.gate.progress_timeout_s = 0.5
             with pytest.raises(PeerError, match="nothing within"):
                 await BulkSender(a.gate, lanes_max=1).send_segment(b.peer_id, header, source, attempts=1, is_new=False)
-            assert len(early) == bulk.EARLY_PIECES_MAX
+            assert len(early) == EARLY_PIECES_MAX
 
 
 async def test_payload_is_told_of_with_its_last_piece_and_not_after_another_round_trip(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams import bulk
+from dilocoxd.swarm.streams.assemblies import EARLY_PIECES_MAX
 from dilocoxd.swarm.streams.bulk import BulkSender
 from dilocoxd.swarm.streams.pieces import PieceSet
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
@@ -16,7 +17,7 @@ from tests.integration.swarm.sites import header_of, memory, sites
 
 pytestmark = pytest.mark.processes
 WAIT_S = 10.0
-NUM_PIECES = 2 * bulk.EARLY_PIECES_MAX
+NUM_PIECES = 2 * EARLY_PIECES_MAX
 
 
 class SlowToAnswer:
@@ -54,4 +55,4 @@ async def test_lane_that_sent_its_share_waits_neither_for_an_answer_nor_for_slow
         with memory(NUM_PIECES * PIECE_BYTES, seed=1) as source:
             sender = BulkSender(a.gate, second_lane_waits, lanes_max=2)
             await sender.send_segment(b.peer_id, await header_of(source), source, attempts=1)
-        assert receiver.finished_with == [bulk.EARLY_PIECES_MAX, NUM_PIECES]
+        assert receiver.finished_with == [EARLY_PIECES_MAX, NUM_PIECES]
