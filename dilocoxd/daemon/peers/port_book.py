@@ -13,6 +13,8 @@ from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION
 from dilocoxd.wire.messages import DataPorts, NodePort, SegmentHeader
 
 SITES_MAX: Final = 1024
+PORTS_MAX: Final = 1024
+"""That are used at a time."""
 
 
 class PortBook:
@@ -35,8 +37,10 @@ class PortBook:
             del self._ports[peer]
 
     def all(self) -> dict[tuple[PeerId, int], NodePort]:
-        """By site and place in its list."""
-        return {(peer, number): port for peer, ports in self._ports.items() for number, port in enumerate(ports)}
+        """By site and place in its list; beyond PORTS_MAX of each site as many as of any other, its first ones. Who
+        names dozens takes nobody's."""
+        found = [((peer, number), port) for peer, ports in self._ports.items() for number, port in enumerate(ports)]
+        return dict(sorted(found, key=lambda item: item[0][1])[:PORTS_MAX])
 
     def of(self, peer: PeerId) -> tuple[NodePort, ...]:
         """Of one site, in its order."""

@@ -19,7 +19,7 @@ from dilocoxd.swarm.direct.certificates import Credentials
 from dilocoxd.swarm.direct.links import DataLink
 from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.nodes import PORTS_SINCE_MINOR, site_of, way_to_node
-from dilocoxd.swarm.direct.plane import DataPlane
+from dilocoxd.swarm.direct.plane import ROUTES_MAX, DataPlane
 from dilocoxd.swarm.direct.routes import OtherNode, Route
 from dilocoxd.swarm.streams.bulk import BulkSender
 from dilocoxd.swarm.streams.doorkeeper import Doorkeeper
@@ -97,8 +97,12 @@ class OtherPorts:
             self._plane.drop(way)
         named = {way_to_node(peer, number): port for (peer, number), port in self._book.all().items()}
         self._named = set(named)
+        routes = self._plane.routes()
+        if len(routes) >= ROUTES_MAX:  # those that are named no more, or had more than their part, give way
+            for way in routes.keys() - self._named:
+                self._plane.drop(way)
         for way, port in named.items():
-            if self._known.get(way) != port:
+            if self._known.get(way) != port or way not in routes:
                 self._known[way] = port
                 self._plane.meet(way, port.port)
 

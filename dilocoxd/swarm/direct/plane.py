@@ -21,7 +21,7 @@ from dilocoxd.swarm.direct.listener import DataListener
 from dilocoxd.swarm.direct.looks import HostLooks
 from dilocoxd.swarm.direct.nodes import is_from_node, is_to_node, life_left_s, site_of
 from dilocoxd.swarm.direct.refusals import look
-from dilocoxd.swarm.direct.routes import RETRY_FIRST_S, OtherNode, Route, RouteView
+from dilocoxd.swarm.direct.routes import RETRY_FIRST_S, OtherNode, Route, RouteView, in_turn
 from dilocoxd.swarm.direct.turns import DataStream
 from dilocoxd.swarm.interface import Listener
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, FrameStream
@@ -233,14 +233,10 @@ class DataPlane:
     def _try_due(self, group: asyncio.TaskGroup, in_touch: Set[PeerId]) -> None:
         now = asyncio.get_running_loop().time()
         trying = sum(route.is_trying for route in self._routes.values())
-        # Whoever is due longest: hundreds whose ports never answer would else keep a newcomer from ever being tried.
-        for peer, route in sorted(self._routes.items(), key=lambda item: item[1].next_try):
-            if peer in in_touch and not route.is_open and not route.is_trying and route.next_try <= now:
-                if trying >= TRIES_MAX:
-                    return
-                trying += 1
-                route.is_trying = True
-                group.create_task(self._try(route), name=f"data port of {peer}")
+        known = (route for peer, route in self._routes.items() if peer in in_touch)
+        for route in in_turn(known, now)[: max(0, TRIES_MAX - trying)]:
+            route.is_trying, route.tried_at = True, now
+            group.create_task(self._try(route), name=f"data port of {route.peer}")
 
     async def _try(self, route: Route) -> None:
         try:

@@ -3,12 +3,13 @@
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.direct.links import DataLink
+from dilocoxd.swarm.direct.nodes import site_of
 from dilocoxd.swarm.streams.throttle import Writers
 
 RETRY_FIRST_S: Final = 2.0
@@ -33,6 +34,8 @@ class Route:
     """IP address that answered."""
     last_error: str = ""
     next_try: float = 0.0
+    tried_at: float = 0.0
+    """Begin of the last try."""
     pause_s: float = RETRY_FIRST_S
     contexts: dict[str, ssl.SSLContext] = field(default_factory=dict)
     """By stream protocol, as they are needed; each believes nobody but this peer."""
@@ -128,6 +131,21 @@ class Route:
     def end(self) -> None:
         """End all idle connections."""
         self.trim(lambda link: True)
+
+
+def in_turn(routes: Iterable[Route], now: float) -> list[Route]:
+    """Those that are due, best first: of each site one before a second one of any other, then of the site that was
+    tried longest ago. Dozens of one site that never answer would else keep that of another from being tried."""
+    by_site: dict[PeerId, list[Route]] = {}
+    for route in routes:
+        by_site.setdefault(site_of(route.peer), []).append(route)
+    found: list[tuple[tuple[int, float, float], Route]] = []
+    for ways in by_site.values():
+        num_trying, tried_at = sum(way.is_trying for way in ways), max(way.tried_at for way in ways)
+        due = [way for way in ways if not way.is_open and not way.is_trying and way.next_try <= now]
+        for number, way in enumerate(sorted(due, key=lambda way: way.next_try), num_trying):
+            found.append(((number, tried_at, way.next_try), way))
+    return [way for _, way in sorted(found, key=lambda item: item[0])]
 
 
 @dataclass(frozen=True, slots=True)
