@@ -96,6 +96,8 @@ class Swarm:
         self.gate.network = self.node.network
         self.gate.room.worth = lambda peer: int(peer in self.contacts.in_touch)
         self.channel = MessageChannel(self.gate, self._on_message, self._on_call)
+        self.decisions.send, self.channel.on_lost = self.channel.send, self.decisions.told.lose
+        self.decisions.told.incarnation_of = self.book.incarnation_of
         limit = TokenBucket(settings.upload_bytes_per_s_max)
         self.bulk_in = BulkReceiver(listener.accept, listener.on_segment)
         self.bulk_in.on_delayed = self.rejections.note_empty
@@ -326,8 +328,7 @@ class Swarm:
         if self.admissions is not None and (known := self.book.get(peer)) is not None:
             self._listener.on_record(known, True)  # others may have brought it before it was a member
         self._listener.on_contact(peer)
-        for news in self.decisions.to_tell():
-            self.channel.send(peer, news)
+        self.decisions.greet(peer)
 
     def _on_evicted(self, peer: PeerId) -> None:
         self.contacts.turn_out(peer)

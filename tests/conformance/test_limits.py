@@ -10,9 +10,10 @@ import pytest
 from hivemind.proto import dht_pb2
 
 from dilocoxd.compress.registry import codec_from_name
+from dilocoxd.daemon.peers import port_book
 from dilocoxd.errors import WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.discovery import contacts, gossip
+from dilocoxd.swarm.discovery import contacts, decisions, gossip
 from dilocoxd.swarm.p2pd import fence
 from dilocoxd.swarm.streams import budget
 from dilocoxd.wire import entry, messages, records
@@ -57,6 +58,11 @@ STATED = {
         (budget.EMPTY_TOTAL, budget.Rate(128.0, 8192.0)),
         (4 * budget.PIECE_COST, 1.0),
     ),
+    "one peer at most once a minute (4 times at once)": (
+        (decisions.TELL_ALL.per_s, 1 / 60),
+        (decisions.TELL_ALL.burst, 4),
+    ),
+    "It uses 1024 ports at most: where more are named": ((port_book.PORTS_MAX, 1024),),
     "the next exchange of that peer waits, 5 s at most": ((budget.EMPTY_WAIT_S_MAX, 5.0),),
     "pays for four that bring nothing, for 8192 at most": ((budget.CREDIT_EACH, 4.0), (budget.CREDIT_MAX, 8192.0)),
     "have 524,288 values, of `fp32`, `fp16`, `bf16` and `topk` 262,144, of `int2`, `e3m0` and `int8bins` 131,072": (

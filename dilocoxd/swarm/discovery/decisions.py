@@ -4,6 +4,8 @@ What is believed is decided in machines/admission; the files are kept by admissi
 """
 
 import asyncio
+import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -11,6 +13,7 @@ from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.admission.gate import Membership
 from dilocoxd.swarm.discovery.admissions import Admissions
+from dilocoxd.swarm.streams.budget import Budget, Rate
 from dilocoxd.telemetry.alerts import raised
 from dilocoxd.telemetry.catalogue import AuthoritiesChanged, Event
 from dilocoxd.wire.admission import Revocation, decode_revocation
@@ -20,6 +23,48 @@ from dilocoxd.wire.messages import AuthorityChanges, Revocations
 
 ASK_TIMEOUT_S: Final = 20.0
 ASK_PAUSE_S: Final = 5.0
+TELL_ALL: Final = Rate(per_s=1 / 60, burst=4)
+"""So often one peer is told all, which may be some MB; it waits for the next time, and is told then."""
+TELL_EVERY_S: Final = 5.0
+TOLD_MAX: Final = 1024
+
+
+class Told:
+    """Who has been told all, in which life of its process: whoever says hello again and again is told nothing anew."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.incarnation_of: Callable[[PeerId], int] = lambda peer: 0
+        """The number of a peer's life, as its newest record has it; 0: no record of it is here."""
+        self._budget = Budget(clock, each=TELL_ALL, keys_max=TOLD_MAX)
+        self._told: OrderedDict[PeerId, tuple[int, int]] = OrderedDict()
+        """Its life then, and the number of news by then: who was out of touch has not heard those since."""
+        self._owed: dict[PeerId, None] = {}
+
+    def greet(self, peer: PeerId, num_news: int) -> None:
+        """We have met it, at so many news."""
+        if self._told.get(peer) != (self.incarnation_of(peer), num_news) and len(self._owed) < TOLD_MAX:
+            self._owed[peer] = None
+
+    def lose(self, peer: PeerId) -> None:
+        """Something that was on its way to it may not have come."""
+        self._told.pop(peer, None)
+
+    def look(self) -> None:
+        """The record of a new life may come later than its hello."""
+        for peer, (incarnation, _) in self._told.items():
+            if self.incarnation_of(peer) != incarnation and len(self._owed) < TOLD_MAX:
+                self._owed[peer] = None
+
+    def take_due(self, num_news: int) -> list[PeerId]:
+        """Whom to tell all, now."""
+        due = [peer for peer in self._owed if self._budget.take(peer)]
+        for peer in due:
+            del self._owed[peer]
+            self._told[peer] = self.incarnation_of(peer), num_news
+            self._told.move_to_end(peer)
+        while len(self._told) > TOLD_MAX:
+            self._told.popitem(last=False)
+        return due
 
 
 class Decisions:
@@ -33,6 +78,10 @@ class Decisions:
         self._emit = emit
         self._unknown = PeerId("")
         self._is_unknown = asyncio.Event()
+        self.told = Told()
+        self._num_news = 0
+        self.send: Callable[[PeerId, Any], None] = lambda peer, news: None
+        """Sends a message to one peer."""
         self.shown_by = PeerId("")
         """Who has shown us that we are evicted; empty: nobody since the start."""
         if admissions is not None:
@@ -44,7 +93,7 @@ class Decisions:
             raise WireError("not_allowed", "this run has no memberships")
         news = self._admissions.evict(revocation)
         if news is not None:
-            self._tell(Revocations((encode_struct(news),)))
+            self._pass_on(Revocations((encode_struct(news),)))
         return news is not None
 
     def take_refusal(self, peer: PeerId, proof: bytes, own: Membership | None) -> None:
@@ -64,7 +113,7 @@ class Decisions:
             raise WireError("not_allowed", "this run has no authorities")
         news = self._admissions.change(change)
         if news is not None:
-            self._tell(AuthorityChanges((encode_struct(news),)))
+            self._pass_on(AuthorityChanges((encode_struct(news),)))
         return news is not None
 
     def take(self, message: Revocations | AuthorityChanges) -> None:
@@ -73,13 +122,27 @@ class Decisions:
             return
         if isinstance(message, Revocations):
             if evictions := self._admissions.take(message):
-                self._tell(Revocations(tuple(map(encode_struct, evictions))))
+                self._pass_on(Revocations(tuple(map(encode_struct, evictions))))
         elif changes := self._admissions.take_changes(message):
-            self._tell(AuthorityChanges(tuple(map(encode_struct, changes))))
+            self._pass_on(AuthorityChanges(tuple(map(encode_struct, changes))))
 
-    def to_tell(self) -> list[AuthorityChanges | Revocations]:
-        """All that a peer that we have just met should know."""
-        return self._admissions.to_tell() if self._admissions is not None else []
+    def _pass_on(self, news: Revocations | AuthorityChanges) -> None:
+        self._num_news += 1
+        self._tell(news)
+
+    def greet(self, peer: PeerId) -> None:
+        """We have just met it: it should know all, unless it has been told."""
+        if self._admissions is not None:
+            self.told.greet(peer, self._num_news)
+            self._tell_due()
+
+    def _tell_due(self) -> None:
+        if self._admissions is None or not (due := self.told.take_due(self._num_news)):
+            return
+        everything = self._admissions.to_tell()
+        for peer in due:
+            for news in everything:
+                self.send(peer, news)
 
     def known_authorities(self) -> bytes:
         """The resource `authorities`."""
@@ -91,7 +154,18 @@ class Decisions:
         self._is_unknown.set()
 
     async def run(self, ask: Callable[[PeerId], Awaitable[bytes]], on_bad: Callable[[PeerId, WireError], None]) -> None:
-        """Ask who was noted, seldom, for strangers can make us do it. What it says proves itself."""
+        """Ask who was noted, and tell who had to wait for it, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._ask_noted(ask, on_bad), name="asks for authorities")
+            while True:
+                await asyncio.sleep(TELL_EVERY_S)
+                self.told.look()
+                self._tell_due()
+
+    async def _ask_noted(
+        self, ask: Callable[[PeerId], Awaitable[bytes]], on_bad: Callable[[PeerId, WireError], None]
+    ) -> None:
+        """Seldom, for strangers can make us do it. What it says proves itself."""
         while True:
             await self._is_unknown.wait()
             self._is_unknown.clear()

@@ -120,6 +120,11 @@ class RecordBook:
         data = self.data(peer)
         return decode_signed(data).public_key if data else b""
 
+    def incarnation_of(self, peer: PeerId) -> int:
+        """The number of its life, as its newest record has it; 0 if we have none."""
+        record = self.get(peer)
+        return record.incarnation if record is not None else 0
+
     def peers(self) -> list[PeerId]:
         """Everybody we have a record of, ourselves included, most recently renewed last."""
         return list(self._newest)

@@ -64,6 +64,8 @@ class MessageChannel:
         self._group: asyncio.TaskGroup | None = None
         clock = asyncio.get_running_loop().time
         self._incoming = Budget(clock, each=EACH, network=NETWORK, total=TOTAL)
+        self.on_lost: Callable[[PeerId], None] = lambda peer: None
+        """Told of each peer to which a message was dropped, or was on its way when its stream broke."""
         self.counts: Counter[str] = Counter()
         """messages_sent, messages_received, messages_dropped_full, messages_dropped_old, messages_delayed,
         calls_refused, bytes_sent."""
@@ -93,6 +95,7 @@ class MessageChannel:
         while len(box.queue) > QUEUE_MESSAGES_MAX or box.queued_bytes > QUEUE_BYTES_MAX:
             box.queued_bytes -= len(box.queue.popleft()[1])
             self.counts["messages_dropped_full"] += 1
+            self.on_lost(peer)
         box.is_filled.set()
         self._start_sender(peer)
 
@@ -102,7 +105,8 @@ class MessageChannel:
 
     def forget(self, peer: PeerId) -> None:
         """Drop the queue of a peer that left."""
-        self._outboxes.pop(peer, None)
+        if (box := self._outboxes.pop(peer, None)) is not None and box.queue:
+            self.on_lost(peer)
         task = self._senders.pop(peer, None)
         if task is not None:
             task.cancel()
@@ -128,6 +132,7 @@ class MessageChannel:
             except (PeerError, WireError) as error:
                 box.failures += 1
                 box.last_error = str(error)
+                self.on_lost(peer)
                 await asyncio.sleep(min(RETRY_MAX_S, RETRY_FIRST_S * 2 ** min(box.failures, 10)))
                 self._drop_old(box)
 

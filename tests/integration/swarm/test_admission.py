@@ -166,6 +166,36 @@ async def test_evicted_member_is_out_everywhere_and_the_others_go_on(tmp_path: P
         assert again.swarm.doors.is_evicted(c.peer_id)
 
 
+async def test_who_says_hello_again_is_told_nothing_anew_and_who_starts_again_is_told_all(tmp_path: Path) -> None:
+    """A member could else have MB queued by each hello of some hundred bytes."""
+    a = member(tmp_path / "a")
+    async with running(a):
+        told: list[PeerId] = []
+        send = a.swarm.decisions.send
+
+        def note(peer: PeerId, news: Any) -> None:
+            told.append(peer)
+            send(peer, news)
+
+        a.swarm.decisions.send = note
+        gone = identity.load_or_create(tmp_path / "gone.key").peer_id
+        assert a.swarm.decisions.evict(
+            revoked(RevocationTerms(MANIFEST.sha256(), gone, 9), AUTHORITIES, {0: AUTHORITY})
+        )
+        first = member(tmp_path / "b", a)
+        async with running(first):
+            await until(lambda: bool(first.swarm.doors.book and first.swarm.doors.book.revocations), "all is told")
+            for _ in range(10):
+                assert await first.swarm.probe(a.peer_id)
+            assert told == [first.peer_id]
+        again = member(tmp_path / "b", a)
+        assert again.swarm.admissions is not None
+        (tmp_path / "b" / "members.json").unlink()  # it has forgotten all
+        async with running(again):
+            await until(lambda: bool(again.swarm.admissions and again.swarm.admissions.book.revocations), "told again")
+            assert told == 2 * [first.peer_id]
+
+
 async def test_records_of_members_are_stored_with_nobody_who_was_evicted(tmp_path: Path) -> None:
     a = member(tmp_path / "a")
     async with running(a):
