@@ -257,3 +257,13 @@ def test_a_vote_for_authorities_that_does_not_count(tmp_path: Path) -> None:
     with commanded("daemon/peers/authorities.py", "not count; ask another member"):
         authorities.vote(text)
     assert "1 of 2 needed votes" in replace(authorities, identity=other).vote(text)
+
+
+def test_a_vote_for_authorities_in_a_run_of_two(tmp_path: Path) -> None:
+    me = load_or_create(tmp_path / "identity.key")
+    authorities, chain, _ = authorities_of(me, tmp_path, B)
+    text = encode_struct(terms_after(FIRST, NEW)).hex()
+    with commanded("daemon/peers/authorities.py", "have, or go on in a new run of your own, which has a new key"):
+        authorities.vote(text)
+    chain.of_entry = lambda index: (me.peer_id, B, C)  # type: ignore[method-assign]
+    assert "1 of 2 needed votes" in authorities.vote(text)
