@@ -210,8 +210,7 @@ KINDS: Final[tuple[AlertKind, ...]] = (
     AlertKind(
         "left_out", "warning",
         "The last rounds were committed without this site's work. Nothing is lost: it stays in the error feedback.",
-        "Five committed rounds in a row without a contribution of ours while training; goes with the next one. Not"
-        " while this site is on probation with others, and rounds have no place for all of them.",
+        "Five rounds in a row that had a place for us (probation) without us, while training; goes with the next one.",
         "This site is much slower than the others, or its uploads do not arrive in time.",
         "Compare step times and link speeds in `dilocoxd peers`. A faster link helps, a smaller"
         " parallel.batch_sequences where the run allows one (inner.batch_sequences_max), and fewer inner steps in the"
