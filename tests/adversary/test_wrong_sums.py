@@ -199,7 +199,7 @@ def test_false_result_is_taken_back_everywhere_and_its_owner_is_evicted(tmp_path
 def test_minus_twenty_times_the_mean_in_one_segment_is_named_by_honest_sites(tmp_path: Path) -> None:
     """Real workers: three honest sites, a liar that owns some of the segments and lies in one. What it did to the model
     is undone, to the bit."""
-    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=14), *NUMBERS, *audited("after", 0.5))
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=7), *NUMBERS, *audited("after", 0.5))
     with sites(a):
         a.start()
         a.wait_height(1, PATIENCE_S)

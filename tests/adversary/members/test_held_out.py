@@ -12,6 +12,7 @@ from tests.adversary.test_poison import alert
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import sites, wait_until
 from tests.harness.running.training import PATIENCE_S, founder_options, site_options, write_corpus
+from tests.harness.running.warm import STEP_VARIABLE
 from tests.remedies.test_findings import invoke
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -19,18 +20,22 @@ pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 CODE = "harmful_contribution"
 RUN = ("--set", "aggregation.drop_contrary=false", "--set", "data.validation_sequences=16")
 SITE = ("--set", "workers.without_one_every=1")
+STEP_S = "0.12"
+"""What is learnt in a round must be more than held-out text of 16 sequences is uncertain by."""
 
 
 @pytest.mark.remedy("alert:harmful_contribution")
 def test_who_undoes_what_others_learn_is_named_by_held_out_text_and_can_be_kept_out(tmp_path: Path) -> None:
     """Two sites are enough: each looks at its own contributions too, and those help."""
     write_corpus(tmp_path)
-    a = found_run(tmp_path, "a", *founder_options(tmp_path), *RUN, *SITE)
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=16), *RUN, *SITE)
+    a.environment[STEP_VARIABLE] = STEP_S
     with contextlib.ExitStack() as stack:
         stack.enter_context(sites(a))
         a.start()
         a.wait_height(1, PATIENCE_S)
         liar = join_run(tmp_path, "liar", a, *site_options(tmp_path))
+        liar.environment[STEP_VARIABLE] = STEP_S
         stack.enter_context(sites(liar))
         patched(liar, "lie_flipped", phase_s=None)
         liar_id = str(wait_until(lambda: liar.status().get("peer_id"), "the liar's id", PATIENCE_S, liar.describe))

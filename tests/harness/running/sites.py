@@ -28,9 +28,9 @@ STOP_S = 60.0
 """Against hangs alone: a daemon whose stop takes longer than daemon/app.py allows ends itself."""
 GONE_S = 60.0
 """Against hangs alone: so long the kernel may need, on a busy machine, to end what was killed."""
-STEP_S = "0.12"
+STEP_S = "0.24"
 """An inner step of a daemon that is not cold takes at least this long, so that trainers leave CPU to other tests: one
-of the tiny preset needs 8 ms. Phases are made long by this, not by more steps."""
+of the tiny preset needs 8 to 16 ms, and some in its daemon. Phases are made long by this, not by more steps."""
 
 
 def wait_until(

@@ -10,7 +10,7 @@ from tests.harness.running.sites import SiteProcess, wait_until
 
 CORPUS_FILES = 40
 PATIENCE_S = 150.0
-INNER_STEPS = 16
+INNER_STEPS = 8
 """Two seconds of real trainers (sites.STEP_S)."""
 
 

@@ -145,7 +145,7 @@ def made_run(
     """Run directories of both, `three` with a stage on each node and `more` of site.toml; `run`: of run.toml. Its
     settings."""
     assert three.network is not None
-    founder = founder_options(folder, inner_steps=8)
+    founder = founder_options(folder, inner_steps=4)
     agreed = [each for name, value in {"model.num_layers": "3", **run}.items() for each in ("--set", f"{name}={value}")]
     address = printed_address(_invoke("init", "tiny", *one.options(), *founder, *agreed))
     layout = {

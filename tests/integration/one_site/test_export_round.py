@@ -31,7 +31,7 @@ def is_far_enough(site: SiteProcess) -> bool:
 def test_a_live_site_and_its_directory_give_the_same_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    site = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=4), *OPTIONS)
+    site = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=2), *OPTIONS)
     of_run = str(site.run_dir)
 
     def run(*arguments: str) -> int:

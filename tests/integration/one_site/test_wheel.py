@@ -149,7 +149,7 @@ def test_the_wheel_is_whole_and_trains_outside_the_repository(installed: Install
     ports = free_port(), free_port()
     founder = installed.start(
         "start", "tiny", "--dir", "a", "--data", f"library={corpus}", *own, str(ports[0]),
-        "--set", "data.validation_sequences=2", "--set", "strategy.inner_steps=16", "--set", "snapshot.every_rounds=1",
+        "--set", "data.validation_sequences=2", "--set", "strategy.inner_steps=8", "--set", "snapshot.every_rounds=1",
     )  # fmt: skip
     assert founder.stdout is not None
     (line,) = [line.strip() for line in iter_until(founder.stdout, "  dilocoxd join ")][-1:]

@@ -11,7 +11,7 @@ import pytest
 from tests.harness.running.sites import ROOT
 
 MINUTES, SEED = 3, 2
-STEPS = ("--set", "strategy.inner_steps=33", "--set", "strategy.extend_steps_max=16")
+STEPS = ("--set", "strategy.inner_steps=16", "--set", "strategy.extend_steps_max=8")
 """Phases of four seconds; the loss, which wants more steps, is not compared here."""
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1200)]

@@ -70,7 +70,7 @@ class Swarm:
 
 def start_survivor(site: SiteProcess) -> None:
     """A site whose trainers have no model: same daemon, p2pd and outer worker."""
-    site.environment["SYNTHETIC_STEP_S"] = "0.08"
+    site.environment["SYNTHETIC_STEP_S"] = "0.16"
     site.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(site.run_dir)])
 
 

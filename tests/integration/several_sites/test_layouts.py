@@ -58,7 +58,7 @@ def test_a_mesh_of_four_and_one_process_train_one_model_in_any_layout(tmp_path: 
     write_corpus(tmp_path)
     settings = ("inner.optimizer=muon", "inner.batch_sequences=8", 'inner.dtypes_allowed=["bfloat16"]')
     options = [part for setting in settings for part in ("--set", setting)]
-    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=8), *options)
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=4), *options)
     with sites(a):
         a.start()
         a.wait_height(1, PATIENCE_S)

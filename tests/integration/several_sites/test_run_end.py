@@ -58,8 +58,8 @@ def test_all_sites_end_at_the_entry_that_completes_the_run(tmp_path: Path) -> No
 @pytest.mark.timeout(900)
 def test_another_run_goes_on_from_where_one_ended(tmp_path: Path) -> None:
     """As the last line says, with real trainers; a second site fetches its first state."""
-    options = ["--set", "run.stop_after_tokens=12000", "--set", "snapshot.every_rounds=1000"]
-    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=14), *options)
+    options = ["--set", "run.stop_after_tokens=6000", "--set", "snapshot.every_rounds=1000"]
+    a = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=7), *options)
     with sites(a):
         a.start()
         assert wait_end(a) == 0

@@ -181,7 +181,7 @@ def is_for_others(wait: Wait) -> bool:
 
 
 def test_newcomer_starts_from_a_snapshot_and_not_from_the_beginning(tmp_path: Path, shared: Path) -> None:
-    a = found_run(tmp_path, "a", *founder_options(shared, inner_steps=5))
+    a = found_run(tmp_path, "a", *founder_options(shared, inner_steps=3))
     with sites(a):
         a.start()
         for height in range(RecoveryLimits().replay_max + 9):
