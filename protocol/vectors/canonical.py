@@ -1,6 +1,7 @@
 """Chapters 02 to 04 in plain Python, for the generators of the golden vectors: no dilocoxd, msgpack, crypto library."""
 
 import hashlib
+import math
 import struct
 import tomllib
 from pathlib import Path
@@ -99,11 +100,29 @@ def der_integer(value):
     return der(2, value.to_bytes(value.bit_length() // 8 + 1, "big"))
 
 
+def primes(modulus, exponent, secret):
+    """Both factors of an RSA modulus: by a square root of 1 that is neither 1 nor -1."""
+    odd = exponent * secret - 1
+    while odd % 2 == 0:
+        odd //= 2
+    base = 1
+    while True:
+        base += 1
+        root = pow(base, odd, modulus)
+        while (square := root * root % modulus) != 1:
+            root = square
+        if root not in (1, modulus - 1):
+            first = math.gcd(root - 1, modulus)
+            return first, modulus // first
+
+
 class Key:
     """Chapter 03, I1 and I4."""
 
     def __init__(self, modulus, exponent, secret):
         self.modulus, self.exponent, self.secret = modulus, exponent, secret
+        self.p, self.q = primes(modulus, exponent, secret)
+        self.signed = {}
         pkcs1 = der(0x30, der_integer(modulus) + der_integer(exponent))
         self.public = der(0x30, RSA_ALGORITHM + der(3, b"\0" + pkcs1))
         size = len(self.public)
@@ -111,10 +130,14 @@ class Key:
         self.peer = base58(b"\x12\x20" + sha256(protobuf))
 
     def sign(self, text):
-        """RSASSA-PKCS1-v1_5 with SHA-256."""
-        info = SHA256_INFO + sha256(text)
-        padded = b"\0\x01" + b"\xff" * (256 - len(info) - 3) + b"\0" + info
-        return pow(int.from_bytes(padded, "big"), self.secret, self.modulus).to_bytes(256, "big")
+        """RSASSA-PKCS1-v1_5 with SHA-256; each text once, and by both primes: together an eighth of the time."""
+        if text not in self.signed:
+            info = SHA256_INFO + sha256(text)
+            padded = b"\0\x01" + b"\xff" * (256 - len(info) - 3) + b"\0" + info
+            number, p, q = int.from_bytes(padded, "big"), self.p, self.q
+            of_p, of_q = (pow(number % prime, self.secret % (prime - 1), prime) for prime in (p, q))
+            self.signed[text] = (of_q + (of_p - of_q) * pow(q, -1, p) % p * q).to_bytes(256, "big")
+        return self.signed[text]
 
 
 def keys():
