@@ -141,7 +141,8 @@ class Members:
             raise CommandRefused("this run asks for no invites, so nobody can be evicted from it")
         if (proof := admissions.book.members.get(peer)) is None:
             raise CommandRefused(f"{self.name_of(peer)} is no member of the run any more")
-        for height in (min(before, self.chain.height - SETTLED_ENTRIES), before):
+        tip = self.chain.height  # below that entry, where others below it are taken back as well
+        for height in (min(before, tip - SETTLED_ENTRIES), min(before, tip)):
             if height > 0 and me in electors_at(self.chain, height, peer):
                 return self._vote(admissions.book, proof, height)
         raise CommandRefused("before that entry this site, or that one, had no part in the run that would let it vote")

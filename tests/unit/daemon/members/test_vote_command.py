@@ -79,6 +79,19 @@ def test_vote_for_a_false_result_in_a_young_run_names_the_state_before_it(me: Id
     assert [vote.height for vote in found.votes] == [3]
 
 
+def test_vote_for_a_false_result_stands_where_entries_below_it_are_taken_back_too(me: Identity) -> None:
+    """The sum took long, and the chain is shorter by then than where that entry stood."""
+    members, chain = made(me, [(me.peer_id, X)] * 30)
+    chain.groups = chain.groups[:25]
+    assert "1 of 2 needed votes" in members.vote_against(X, RoundIndex(27))
+    (found,) = members.swarm.admissions.book.votes()  # type: ignore[union-attr]
+    assert [vote.height for vote in found.votes] == [17]
+    chain.groups = chain.groups[:5]
+    assert "1 of 2 needed votes" in members.vote_against(X, RoundIndex(27))
+    (found,) = members.swarm.admissions.book.votes()  # type: ignore[union-attr]
+    assert [vote.height for vote in found.votes] == [5], "as high as the chain is"
+
+
 def test_vote_for_a_false_result_that_would_count_nowhere_is_refused(me: Identity) -> None:
     members, _ = made(me, [(me.peer_id,)] * 6 + [(me.peer_id, X)])
     with pytest.raises(CommandRefused, match="had no part in the run"):
