@@ -15,9 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from dilocoxd.trained.found import find_run
 from dilocoxd.trained.load import load_model
@@ -127,6 +125,8 @@ def test_continue_a_model(reader: Reader, warm: dict[str, str]) -> None:
 
 
 def test_fine_tune(reader: Reader, warm: dict[str, str]) -> None:
+    from peft import PeftModel
+
     followed = follow("fine-tune.md", reader.folder, reader.environment | warm)
     before, after = losses(followed)
     assert after < before, "nothing was learnt"
@@ -149,6 +149,8 @@ def test_own_model(folder: Path, warm: dict[str, str]) -> None:
 
 
 def test_own_data(folder: Path, warm: dict[str, str]) -> None:
+    from transformers import AutoModelForCausalLM
+
     followed = follow("own-data.md", folder, environment_in(folder) | warm)
     before, after, chats_before, chats_after = losses(followed)
     assert after < before, "nothing was learnt from the text"
@@ -161,6 +163,8 @@ def test_own_data(folder: Path, warm: dict[str, str]) -> None:
 
 def assert_same_logits(library: torch.nn.Module, tokenizer_at: Path, run_dir: Path, number: int) -> None:
     """The library's model of the export and our own of the same round say the same, to the bit."""
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_at)
     ids = tokenizer("The value of the expression is an object.", return_tensors="pt")["input_ids"]
     own, _ = load_model(find_run(run_dir), number, lambda _: None)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from peft import PeftModel
 from safetensors.torch import load_file
 
 from dilocoxd.config.sections.adapter import LoraSection
@@ -54,6 +53,8 @@ def test_two_sites_train_an_adapter_that_peft_loads(tmp_path: Path) -> None:
     base = reloaded(tmp_path / "model")
     with torch.no_grad():
         before = base(input_ids=ids(VOCAB)).logits
+        from peft import PeftModel
+
         adapted = PeftModel.from_pretrained(base, out).eval()
         logits = adapted(input_ids=ids(VOCAB)).logits
         assert torch.equal(logits, run.own_model()(ids(VOCAB)))
