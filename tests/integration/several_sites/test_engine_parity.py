@@ -25,6 +25,9 @@ from tests.harness.running.warm import STEP_VARIABLE
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
 
 JOINT_ROUNDS = 4
+STEP_S, SHORT_STEP_S = "0.08", "0.04"
+"""Shortest inner steps: short where rank or H are to change within a few rounds. Each step of the founder is computed
+again, those that it made while the other site began as well."""
 PATIENT = {"round.grace_min_s": "30.0", "round.grace_max_s": "60.0"}
 """Nobody is left out of a round because this machine is slow."""
 DILOCO = {"strategy.delay": "none", "strategy.codec": "fp32", "outer.lr": "0.7", "outer.momentum": "0.9"}
@@ -99,22 +102,23 @@ def trained(
     """`own`: what the second site sets for itself."""
     every = {**PATIENT, **settings}
     options = [part for name, value in every.items() for part in ("--set", f"{name}={value}")]
-    a = found_run(folder, "a", *founder_options(shared, inner_steps=25), *options, "--stages", str(stages[0]))
+    step_s = SHORT_STEP_S if "schedule.kind" in settings else STEP_S
+    a = found_run(folder, "a", *founder_options(shared, inner_steps=12), *options, "--stages", str(stages[0]))
     with sites(a):
-        start(a)
+        start(a, step_s)
         a.wait_height(1, PATIENCE_S)
         b = join_run(folder, "b", a, *site_options(shared, stages=stages[1]), *own)
         with sites(b):
-            start(b)
+            start(b, step_s)
             wait_until(lambda: len(plain_rounds(a, b)) >= JOINT_ROUNDS, "rounds of both", PATIENCE_S, b.describe)
             counted = plain_rounds(a, b)
             assert [b.stop(), a.stop()] == [0, 0]
     return Trained((a, b), counted)
 
 
-def start(site: SiteProcess) -> None:
+def start(site: SiteProcess, step_s: str) -> None:
     """The real daemon; it also writes down when its trainers take which anchor."""
-    site.environment[STEP_VARIABLE] = "0.04"  # learning rates and H are to change within a few rounds
+    site.environment[STEP_VARIABLE] = step_s
     site.start_command([sys.executable, "-m", "tests.harness.running.daemon_that_logs_anchors", str(site.run_dir)])
 
 
