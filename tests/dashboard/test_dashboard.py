@@ -11,7 +11,7 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from dilocoxd.answers.peers import PeerNode
+from dilocoxd.answers.peers import PeerNode, Probation
 from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.status import PublicAddress
 from dilocoxd.api.dashboard import pages
@@ -173,6 +173,13 @@ def test_page_shows_what_each_stage_computes_and_the_cut_that_would_be_faster(pa
     page.until(lambda: "500 ms to 1.5 s" in shown(), "many are a range")
     change(None)
     page.until(lambda: not shown(), "no pipeline")
+
+
+def test_site_on_probation_is_told_how_far_it_is_and_what_it_waits_for(page: Page, daemon: FakeDaemon) -> None:
+    wait = "2 such sites for 1 place in a round, who took part most often first"
+    daemon.view.extra = {"probation": Probation(rounds_done=3, rounds=16), "place_wait": wait}
+    page.opened(daemon.url)
+    assert f"trains, on probation: 3 of 16 rounds; {wait}" in page.text("sites")
 
 
 def test_what_is_not_known_is_a_dash_and_never_zero(page: Page, daemon: FakeDaemon) -> None:
