@@ -29,7 +29,7 @@ TELL_EVERY_S: Final = 5.0
 TOLD_MAX: Final = 1024
 
 
-class Told:
+class GreetedPeers:
     """Who has been told all, in which life of its process: whoever says hello again and again is told nothing anew."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -78,7 +78,7 @@ class Decisions:
         self._emit = emit
         self._unknown = PeerId("")
         self._is_unknown = asyncio.Event()
-        self.told = Told()
+        self.told = GreetedPeers()
         self._num_news = 0
         self.send: Callable[[PeerId, Any], None] = lambda peer, news: None
         """Sends a message to one peer."""

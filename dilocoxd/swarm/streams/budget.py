@@ -101,7 +101,7 @@ CREDIT_MAX: Final = 8192.0
 
 
 @dataclass(slots=True)
-class Brought:
+class ExchangeYield:
     """What one exchange has brought so far."""
 
     is_wanted: bool = False
@@ -134,7 +134,7 @@ class EmptyExchanges:
         account = self._accounts.get(peer)
         return max(0.0, account.waits_until - self._clock()) if account is not None else 0.0
 
-    def pay(self, peer: PeerId, network: str, brought: Brought, *, is_over: bool = True) -> None:
+    def pay(self, peer: PeerId, network: str, brought: ExchangeYield, *, is_over: bool = True) -> None:
         """An exchange of `peer` is over, or has got this far."""
         account = self._accounts.get(peer) or self._accounts.setdefault(peer, _Account())
         self._accounts.move_to_end(peer)

@@ -17,7 +17,7 @@ from typing import Final
 from dilocoxd.errors import PeerError, StoreError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.swarm.streams.assemblies import EARLY_PIECES_MAX, Assemblies, Assembly, Sending
-from dilocoxd.swarm.streams.budget import Brought, EmptyExchanges
+from dilocoxd.swarm.streams.budget import EmptyExchanges, ExchangeYield
 from dilocoxd.swarm.streams.pieces import PAYLOAD_BYTES_MAX, PieceSet, Region
 from dilocoxd.swarm.streams.refusals import Refused
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK, REFUSAL_BYTES_MAX, REFUSAL_TIMEOUT_S, FrameStream, StreamGate
@@ -116,7 +116,7 @@ class BulkReceiver:
     async def serve(self, stream: FrameStream, hello: Hello) -> None:
         """One incoming lane."""
         await self._wait(stream.peer)
-        brought = Brought()
+        brought = ExchangeYield()
         try:
             await self._serve(stream, brought)
         finally:
@@ -127,7 +127,7 @@ class BulkReceiver:
             self.on_delayed(peer)
             await asyncio.sleep(wait_s)
 
-    async def _serve(self, stream: FrameStream, brought: Brought) -> None:
+    async def _serve(self, stream: FrameStream, brought: ExchangeYield) -> None:
         frame = await stream.read(FrameKind.OFFER)
         header = PEER_MESSAGES.decode(frame.message)
         if not isinstance(header, SegmentHeader):
@@ -156,14 +156,14 @@ class BulkReceiver:
             raise PeerError(f"a segment of {stream.peer} could not be stored here: {error}") from error
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE if is_complete else RECEIPT_PARTIAL)
 
-    async def _confirm_at_once(self, stream: FrameStream, header: SegmentHeader, brought: Brought) -> None:
+    async def _confirm_at_once(self, stream: FrameStream, header: SegmentHeader, brought: ExchangeYield) -> None:
         pieces = PieceSet(Region(-1, 0, header.segment_bytes).num_pieces)
         await stream.write(FrameKind.HOLDING, pieces.filled().to_bytes())
         await self._until_finished(stream, brought)
         await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
 
     @staticmethod
-    async def _until_finished(stream: FrameStream, brought: Brought) -> None:
+    async def _until_finished(stream: FrameStream, brought: ExchangeYield) -> None:
         """Throw away what was sent before our answer was known."""
         for _ in range(EARLY_PIECES_MAX):
             if (await stream.read(FrameKind.PIECE, FrameKind.FINISHED)).kind is FrameKind.FINISHED:
@@ -171,7 +171,7 @@ class BulkReceiver:
             brought.num_unwanted += 1
         await stream.read(FrameKind.FINISHED)
 
-    async def _take_next(self, stream: FrameStream, assembly: Assembly, brought: Brought) -> bool:
+    async def _take_next(self, stream: FrameStream, assembly: Assembly, brought: ExchangeYield) -> bool:
         """False when there is none. Nothing looks at the piece any more then: its memory is for the one behind it."""
         frame = await stream.read(FrameKind.PIECE, FrameKind.FINISHED)
         if frame.kind is FrameKind.PIECE and await self._take(assembly, frame.payload):

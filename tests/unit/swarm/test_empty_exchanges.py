@@ -11,8 +11,8 @@ from dilocoxd.swarm.streams.budget import (
     EMPTY_TOTAL,
     EMPTY_WAIT_S_MAX,
     KEYS_MAX,
-    Brought,
     EmptyExchanges,
+    ExchangeYield,
 )
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
@@ -28,11 +28,11 @@ class Book:
 
     def empty(self, number: int, peer: PeerId = A, network: str = "n") -> None:
         for _ in range(number):
-            self.book.pay(peer, network, Brought())
+            self.book.pay(peer, network, ExchangeYield())
 
     def useful(self, number: int, peer: PeerId = A, network: str = "n") -> None:
         for _ in range(number):
-            self.book.pay(peer, network, Brought(is_wanted=True))
+            self.book.pay(peer, network, ExchangeYield(is_wanted=True))
 
 
 def test_burst_is_free_and_what_is_beyond_waits_for_its_rate() -> None:
@@ -91,11 +91,11 @@ def test_nobody_waits_so_long_that_it_takes_us_for_silent() -> None:
 def test_pieces_that_nobody_needs_count_for_a_part_each() -> None:
     it = Book()
     it.empty(BURST)
-    it.book.pay(A, "n", brought := Brought(is_wanted=True, num_unwanted=4), is_over=False)
+    it.book.pay(A, "n", brought := ExchangeYield(is_wanted=True, num_unwanted=4), is_over=False)
     assert it.book.wait_s(A) == 1 / EMPTY_EACH.per_s and not brought.num_unwanted
     it = Book()
     it.empty(BURST)
-    it.book.pay(A, "n", Brought(num_unwanted=4))
+    it.book.pay(A, "n", ExchangeYield(num_unwanted=4))
     assert it.book.wait_s(A) == 2 / EMPTY_EACH.per_s
 
 

@@ -1,7 +1,7 @@
 """Who is told all that was decided, and when: once in each of its lives, within a budget. M5.7."""
 
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.discovery.decisions import TELL_ALL, TOLD_MAX, Told
+from dilocoxd.swarm.discovery.decisions import TELL_ALL, TOLD_MAX, GreetedPeers
 
 A, B = PeerId("a"), PeerId("b")
 
@@ -12,7 +12,7 @@ class Book:
     def __init__(self) -> None:
         self.now, self.num_news = 0.0, 0
         self.lives: dict[PeerId, int] = {A: 1, B: 1}
-        self.told = Told(lambda: self.now)
+        self.told = GreetedPeers(lambda: self.now)
         self.told.incarnation_of = lambda peer: self.lives.get(peer, 0)
 
     def hello(self, peer: PeerId = A) -> list[PeerId]:
