@@ -84,11 +84,11 @@ def main(arguments: Sequence[str]) -> int:
     """Read the tokenizer at stdin and use it once; why it cannot be on stdout."""
     memory, seconds = int(arguments[0]), int(arguments[1])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    _bound(resource.RLIMIT_DATA, memory, memory)
     if len(arguments) > 2:
         _serve(sys.stdin.buffer, sys.stdout.buffer, seconds)
         return 0
-    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    _bound(resource.RLIMIT_CPU, seconds, seconds + 1)
     from tokenizers import Tokenizer
 
     with _Ending(_REFUSED, _say):
@@ -96,6 +96,16 @@ def main(arguments: Sequence[str]) -> int:
     with _Ending(0, _say):  # words that it has no ids for are no fault: it may be made for one text alone
         tokenizer.decode(tokenizer.encode(_PROBE).ids)
     return 0
+
+
+def _bound(what: int, soft: int, hard: int) -> None:
+    """Have at most so much; where whoever started this process has less that stays, for only root may raise a limit."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (_least(soft, before[0]), _least(hard, before[1])))
+
+
+def _least(limit: int, other: int) -> int:
+    return limit if other == resource.RLIM_INFINITY else min(limit, other)
 
 
 def send_frame(sink: IO[bytes], kind: bytes, data: bytes) -> None:
@@ -124,7 +134,7 @@ def _serve(source: IO[bytes], sink: IO[bytes], seconds: int) -> None:
     while (frame := next_frame(source)) is not None:
         kind, data = frame
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time()) + seconds + 1, hard))
+        resource.setrlimit(resource.RLIMIT_CPU, (_least(int(time.process_time()) + seconds + 1, hard), hard))
         answer = b""
         with refuse:
             if kind == GIVEN:

@@ -191,3 +191,25 @@ def test_a_text_without_an_end_is_one_sentence(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(limits.TakesTooLongError, match="a text takes its tokenizer more than 300 s of CPU time"):
         TokenizerApart(file)
+
+
+TIGHTER = """
+import resource, sys
+from pathlib import Path
+from dilocoxd.trainer.tokens import tried
+from dilocoxd.trainer.tokens.limits import TokenizerApart
+for what, least in (resource.RLIMIT_DATA, 2 << 30), (resource.RLIMIT_CPU, 100):
+    resource.setrlimit(what, (least, least))
+path = Path(sys.argv[1])
+print(repr(tried.fault_of(path.read_text("utf-8"))))
+with TokenizerApart(path) as apart:
+    limits = [line.split()[-3:-1] for line in Path(f"/proc/{apart._process.pid}/limits").open() if "data" in line]
+    print(apart.decode(apart.encode("some words of mine")), limits)
+"""
+
+
+def test_limits_that_the_command_has_itself_are_not_raised(tmp_path: Path) -> None:
+    """A daemon gives a text half of the free memory: where that was less than 8 GiB, nobody but root had any text."""
+    path = write_tokenizer(tmp_path) / "tokenizer.json"
+    done = subprocess.run([sys.executable, "-c", TIGHTER, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["''", f"some words of mine {[[str(2 << 30)] * 2]}"], done.stderr
