@@ -16,16 +16,17 @@ object ends, goes no further than that."""
 def told_after(seconds: int, tell: Callable[[int, FrameType | None], NoReturn]) -> Iterator[None]:
     """Around a block; `tell` is called in it, and raises what the block shall end with.
 
-    A library that is deep in one call hears no signal. In other threads than the first one of a process nothing is
-    told, for they hear none.
+    Time in the kernel counts as well, as for RLIMIT_CPU: where a loop takes memory and gives it back at each turn it is
+    most of all. A library that is deep in one call hears no signal. In other threads than the first one of a process
+    nothing is told, for they hear none.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGVTALRM, tell)
+    before = signal.signal(signal.SIGPROF, tell)
     try:
-        signal.setitimer(signal.ITIMER_VIRTUAL, seconds, AGAIN_S)
+        signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_S)
         yield
     finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)

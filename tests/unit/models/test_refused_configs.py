@@ -136,8 +136,8 @@ def test_bounds_end_with_their_block(monkeypatch: pytest.MonkeyPatch) -> None:
         while True:
             pass
     assert bounds.resource.getrlimit(bounds.resource.RLIMIT_DATA) == before
-    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
-    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    assert signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
 
 def test_layers_under_a_name_that_the_library_does_not_read_are_refused() -> None:

@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_a_template_without_an_end_is_named(tmp_path: Path, template: str, monke
     with pytest.raises(ConfigError, match=r"chats.jsonl, line 1: the chat template takes more than 1 s of CPU time"):
         packed(tmp_path, template, [{"messages": CHATS[0]}])
     assert not (tmp_path / "store").exists()
-    assert signal.getsignal(signal.SIGVTALRM) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGPROF) is signal.SIG_DFL
 
 
 def test_word_that_nobody_heard_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +45,20 @@ def test_word_that_nobody_heard_is_said_again(monkeypatch: pytest.MonkeyPatch) -
                     pass
             except limits.TakesTooLongError:
                 heard += 1
-    assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0.0, 0.0)
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_time_in_the_kernel_counts_as_the_limit_of_the_process_counts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loop that gives memory back and takes it again spends its time there; SIGXCPU came before any word."""
+    monkeypatch.setattr(limits, "SECONDS_MAX", 1)
+    begun = time.process_time()
+    with (
+        Path("/dev/zero").open("rb", buffering=0) as zeros,
+        pytest.raises(limits.TakesTooLongError),
+        limits.bounded_time(),
+    ):
+        while time.process_time() < begun + 5:
+            zeros.read(1 << 24)
 
 
 def pack(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
