@@ -261,7 +261,7 @@ class SiteContribution:
             with counted_share(workspace, request) as counted:
                 self._settle_feedback(ReducedHere.of(request.owned, workspace.plan.num_passes - 1), counted)
             self._settle_owned(mine)
-        elif workspace.plan.keeps_progress:
+        elif request.forgets or workspace.plan.keeps_progress:
             self._forget()
         self._finish_settle()
         workspace.buffers.clear_outbox()

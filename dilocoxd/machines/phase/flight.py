@@ -26,6 +26,8 @@ class Flight:
     content: Mapping[PhaseId, int] = field(default_factory=dict)
     """Whose work is in it, once it is formed."""
     is_included: bool = False
+    forgets: bool = False
+    """An entry was taken back since it was closed: if no entry names it nothing of it is owed (R29.7)."""
     orders: list[int] = field(default_factory=list)
     """Orders that end when it is settled."""
 

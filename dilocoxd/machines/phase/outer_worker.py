@@ -166,7 +166,7 @@ def _settled(m: PhaseState) -> None:
     m.persist(last_settled=flight.phase, is_derived=flight.is_included and m.settings.delay != "streaming")
     if flight.is_included:
         m.owed.add(flight.content, -1)
-    elif m.settings.delay == "streaming":
-        m.owed.feedback.clear()  # the trainers keep what they did; the outer worker forgets the rest
+    elif flight.forgets or m.settings.delay == "streaming":
+        m.owed.feedback.clear()  # with streaming the trainers keep what they did; the outer worker forgets the rest
     for order in flight.orders:
         m.emit(cmd.FinishOrder(order, None))

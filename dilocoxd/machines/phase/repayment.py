@@ -118,8 +118,10 @@ def lost(m: PhaseState) -> None:
 
 
 def forgotten(m: PhaseState) -> None:
-    """FEEDBACK is zero, and nothing that it held is owed; but what was formed meanwhile stays until it is settled. The
-    file must not bring it back after a restart."""
+    """FEEDBACK is zero, and nothing that it held is owed; but what was formed meanwhile stays until it is settled, and
+    is forgotten then: what spoiled the state may be in it. The file must not bring it back after a restart."""
+    if m.flight is not None:
+        m.flight.forgets = True
     if m.flight is None or m.flight.stage == "forming":
         m.owed.feedback.clear()
     settled = m.record.last_settled

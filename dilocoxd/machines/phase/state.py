@@ -107,7 +107,7 @@ class PhaseState:
         flight.is_included = owned is not None
         if owned is not None:
             self.owed.deliver(flight.phase, flight.content)
-        settle = Settle(0, flight.phase, round_index, owned is not None, owned or ())
+        settle = Settle(0, flight.phase, round_index, owned is not None, owned or (), forgets=flight.forgets)
         if entry is not None:
             settle = dataclasses.replace(
                 settle,

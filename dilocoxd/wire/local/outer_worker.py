@@ -263,6 +263,8 @@ class Settle:
     """Not empty: the entry's results are not at hand; what was counted is said by our kept work, if it is there."""
     without: Annotated[tuple[Uint, ...], Length(0, 1)] = ()
     """Place of the contribution that LEFT_OUT takes out of the entry again; empty: of none."""
+    forgets: bool = False
+    """Where it is not included FEEDBACK <- 0: it was formed before an entry was taken back (R29.7)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,20 @@ def residual(factors: tuple[float, ...]) -> torch.Tensor:
     return owner.floats(local_buffers.OWNER_FEEDBACK)
 
 
+def test_what_is_forgotten_leaves_no_feedback() -> None:
+    """Formed before an entry was taken back (R29.7): loading the state keeps it until its fate is known."""
+    plan = make_plan(tiny_manifest(strategy={"codec": "int4"}))
+    left = []
+    for forgets in (False, True):
+        site = Site("Qma", InnerWorker(plan))
+        site.worker.do(LoadState, "")
+        form(site, torch.randn(plan.layout.numel, generator=torch.Generator().manual_seed(7)), 0)
+        site.worker.do(LoadState, "", True)
+        site.worker.do(Settle, 0, 0, False, (), 0, "", 0, 0, "", (), forgets)
+        left.append(float(site.worker.floats(local_buffers.FEEDBACK).norm()))
+    assert left[0] > 0 and left[1] == 0
+
+
 def test_what_the_record_counts_is_in_the_residual() -> None:
     found, whole, without = residual(()), residual((1.0, 1.0, 1.0)), residual((1.0, 1.0, 0.0))
     assert torch.equal(found, whole), "nobody stands out"

@@ -6,9 +6,9 @@ from dilocoxd.config.agreement import Delay
 from dilocoxd.ids import PhaseId, RoundIndex
 from dilocoxd.machines.phase import inputs as ev, outputs as cmd
 from dilocoxd.machines.phase.soundness import Soundness, Spoiled
-from dilocoxd.wire.local import trainer as local_trainer
+from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer
 from tests.unit.machines.phase.site_model import SiteModel
-from tests.unit.machines.phase.test_machine import names, training_site
+from tests.unit.machines.phase.test_machine import close_first_boundary, names, training_site
 
 
 def step(inner_step: int, loss: float = 1.0, *, skipped: int = 0, phase: int = 0) -> local_trainer.StepDone:
@@ -137,3 +137,22 @@ def test_pause_of_the_operator_outlives_a_newer_state() -> None:
     site.send(ev.ResumeOrdered())
     site.settle_down()
     assert names(site.said)[:3] == ["Pause", "Resume", "TakeAnchor:replace"]
+
+
+def test_what_was_formed_before_an_entry_was_taken_back_is_owed_no_more_and_what_follows_is() -> None:
+    """A busy site hears of the taking back while it forms: what it had in its feedback came back with the fate of that
+    contribution, and spoiled each entry that took the place (R29.7)."""
+    site = training_site("phase")
+    close_first_boundary(site)
+    site.send(ev.LoadOrdered(site.order(), "0", forgets_feedback=True))
+    site.settle_down()
+    for forgets in (True, False):
+        site.abandon(is_voted=False)
+        site.settle_down()
+        settle = [request for request in site.outer_done if isinstance(request, local.Settle)][-1]
+        assert (settle.is_included, settle.forgets) == (False, forgets)
+        assert forgets is not any(site.machine.state.owed.feedback.values())
+        while site.offered is None and forgets:
+            assert site.trainer is not None
+            site.trainer.run_once()
+            site.settle_down()
