@@ -108,7 +108,8 @@ def test_who_spoils_again_and_again_ends_with_the_operator(tmp_path: Path) -> No
             assert [site.stop() for site in (liar, b, a)] == [0, 0, 0]
     entries = [signed.entry for signed in log_of(a).entries()]
     spoiled = next(entry.round for entry in entries if any(c.peer == liar_id for c in entry.contributions))
-    assert all(entry.round <= spoiled + 2 for entry in entries), "what was on its way, and then nothing"
+    # Of each of the three what was in flight and what was under way: on a busy machine each has an entry of its own.
+    assert all(entry.round <= spoiled + 6 for entry in entries), "what was on its way, and then nothing"
     again = found_run(tmp_path, "again", *founder_options(tmp_path), "--from", f"{a.run_dir}@{spoiled}", *CLIPPED)
     with sites(again):
         again.start()
