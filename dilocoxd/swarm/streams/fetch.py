@@ -164,8 +164,8 @@ class FetchClient:
                 on_bytes(num_bytes)
             await stream.write(FrameKind.RECEIPT, RECEIPT_COMPLETE)
             stream.done()
-        except (PeerError, WireError) as error:
-            if not received or isinstance(error, WireError):
+        except PeerError:
+            if not received:
                 raise
         finally:
             stream.close()

@@ -36,7 +36,7 @@ class TakesTooLongError(ConfigError):
 def bound_memory() -> None:
     """Let this process have at most MEMORY_BYTES_MAX of its own; what it maps of files does not count."""
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    resource.setrlimit(resource.RLIMIT_DATA, (_least(before, MEMORY_BYTES_MAX), hard))
+    resource.setrlimit(resource.RLIMIT_DATA, (tried.least(MEMORY_BYTES_MAX, before), hard))
 
 
 @contextmanager
@@ -52,7 +52,7 @@ def bounded_time() -> Iterator[None]:
     cpu, cores = resource.getrlimit(resource.RLIMIT_CPU), resource.getrlimit(resource.RLIMIT_CORE)
     last = int(time.process_time()) + SECONDS_MAX + _GRACE_S
     resource.setrlimit(resource.RLIMIT_CORE, (0, cores[1]))
-    resource.setrlimit(resource.RLIMIT_CPU, (_least(cpu[0], last), cpu[1]))
+    resource.setrlimit(resource.RLIMIT_CPU, (tried.least(last, cpu[0]), cpu[1]))
     try:
         with told_after(SECONDS_MAX, _tell), _TextRefusal():
             yield
@@ -145,7 +145,3 @@ def _ended(returncode: int) -> ConfigError:
         f"a text ends the process of its tokenizer ({how}), which may take {MEMORY_BYTES_MAX >> 30} GiB of memory; take"
         " that text out, or give another tokenizer"
     )
-
-
-def _least(limit: int, other: int) -> int:
-    return other if limit == resource.RLIM_INFINITY else min(limit, other)

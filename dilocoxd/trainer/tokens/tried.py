@@ -101,10 +101,11 @@ def main(arguments: Sequence[str]) -> int:
 def _bound(what: int, soft: int, hard: int) -> None:
     """Have at most so much; where whoever started this process has less that stays, for only root may raise a limit."""
     before = resource.getrlimit(what)
-    resource.setrlimit(what, (_least(soft, before[0]), _least(hard, before[1])))
+    resource.setrlimit(what, (least(soft, before[0]), least(hard, before[1])))
 
 
-def _least(limit: int, other: int) -> int:
+def least(limit: int, other: int) -> int:
+    """The lower one; `other` may be none at all."""
     return limit if other == resource.RLIM_INFINITY else min(limit, other)
 
 
@@ -134,7 +135,7 @@ def _serve(source: IO[bytes], sink: IO[bytes], seconds: int) -> None:
     while (frame := next_frame(source)) is not None:
         kind, data = frame
         hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-        resource.setrlimit(resource.RLIMIT_CPU, (_least(int(time.process_time()) + seconds + 1, hard), hard))
+        resource.setrlimit(resource.RLIMIT_CPU, (least(int(time.process_time()) + seconds + 1, hard), hard))
         answer = b""
         with refuse:
             if kind == GIVEN:
