@@ -112,6 +112,8 @@ class PhaseMachine:
                 self._on_entry(event)
             case ev.LoadOrdered(order, directory, settles, is_included, forgets_feedback):
                 m.settle(settles, m.expected or RoundIndex(0), owned=() if is_included else None)
+                if forgets_feedback:  # it may be settled while the state is loaded
+                    repayment.forget_flight(m)
                 m.queue.add(local.LoadState(0, directory, forgets_feedback), order=order)
             case ev.ContributionAbandoned():
                 self._on_abandoned(event)

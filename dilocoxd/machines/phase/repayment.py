@@ -117,11 +117,16 @@ def lost(m: PhaseState) -> None:
     m.owed.saved = None
 
 
+def forget_flight(m: PhaseState) -> None:
+    """An entry is taken back: what is on its way, unless its settlement is under way already, is owed no more."""
+    if m.flight is not None and m.flight.stage != "settling":
+        m.flight.forgets = True
+
+
 def forgotten(m: PhaseState) -> None:
     """FEEDBACK is zero, and nothing that it held is owed; but what was formed meanwhile stays until it is settled, and
     is forgotten then: what spoiled the state may be in it. The file must not bring it back after a restart."""
-    if m.flight is not None:
-        m.flight.forgets = True
+    forget_flight(m)
     if m.flight is None or m.flight.stage == "forming":
         m.owed.feedback.clear()
     settled = m.record.last_settled

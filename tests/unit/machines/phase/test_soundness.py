@@ -139,13 +139,15 @@ def test_pause_of_the_operator_outlives_a_newer_state() -> None:
     assert names(site.said)[:3] == ["Pause", "Resume", "TakeAnchor:replace"]
 
 
-def test_what_was_formed_before_an_entry_was_taken_back_is_owed_no_more_and_what_follows_is() -> None:
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["while it loads", "behind it"])
+def test_what_was_formed_before_an_entry_was_taken_back_is_owed_no_more_and_what_follows_is(*, is_loaded: bool) -> None:
     """A busy site hears of the taking back while it forms: what it had in its feedback came back with the fate of that
     contribution, and spoiled each entry that took the place (R29.7)."""
     site = training_site("phase")
     close_first_boundary(site)
     site.send(ev.LoadOrdered(site.order(), "0", forgets_feedback=True))
-    site.settle_down()
+    if is_loaded:
+        site.settle_down()
     for forgets in (True, False):
         site.abandon(is_voted=False)
         site.settle_down()
