@@ -2,6 +2,7 @@
 the entry back. Where that happens again and again the operator is told which entry it was, and the state before it goes
 on as a run of its own. R29, ADR 31."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +109,10 @@ def test_who_spoils_again_and_again_ends_with_the_operator(tmp_path: Path) -> No
             assert [site.stop() for site in (liar, b, a)] == [0, 0, 0]
     entries = [signed.entry for signed in log_of(a).entries()]
     spoiled = next(entry.round for entry in entries if any(c.peer == liar_id for c in entry.contributions))
-    # Of each of the three what was in flight and what was under way: on a busy machine each has an entry of its own.
-    assert all(entry.round <= spoiled + 6 for entry in entries), "what was on its way, and then nothing"
+    behind = [entry for entry in entries if entry.round > spoiled]
+    given = Counter(contribution.peer for entry in behind for contribution in entry.contributions)
+    # What was in flight and what was under way; on a busy machine each has an entry of its own.
+    assert all(count <= 2 for count in given.values()), f"what was on its way, and then nothing: {given}"
     again = found_run(tmp_path, "again", *founder_options(tmp_path), "--from", f"{a.run_dir}@{spoiled}", *CLIPPED)
     with sites(again):
         again.start()

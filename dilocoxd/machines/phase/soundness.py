@@ -51,12 +51,17 @@ class Soundness:
     _num_bad: int = 0
     _skipped: int = 0
     _is_bad: bool = False
-    """The newest step was not finite."""
+    """The newest step from what is held now was not finite."""
 
     @property
     def spoiled_by(self) -> tuple[RoundIndex | None, RoundIndex] | None:
         """Rounds [first, end) of the entries that may have done it, first None if we do not know; None: it is sound."""
         return (self.spoiled.since, self.spoiled.round) if self.spoiled is not None else None
+
+    @property
+    def is_doubted(self) -> bool:
+        """No step from this state was finite yet, and too few were made to say whose fault that is."""
+        return self._taken is not None and self._num_bad > 0
 
     def begin(self) -> None:
         """A fresh generation of trainers counts from zero."""
@@ -64,17 +69,23 @@ class Soundness:
 
     def took(self, round_index: RoundIndex, phase: PhaseId, inner_step: int, *, is_merged: bool = False) -> None:
         """After this step of this phase the trainers hold this state. State 0 is nobody's entry. `is_merged`: with what
-        they trained themselves, which is no witness if it was not finite before."""
-        is_told_apart = bool(round_index) and not (is_merged and self._is_bad)
+        they trained themselves, which is no witness if it was not finite before; unless what they hold was doubted
+        from the state before it on: then this state is one more suspect, and its steps are counted with those."""
+        self._is_bad = is_merged and self._is_bad
+        is_told_apart = bool(round_index) and (not self._is_bad or self.is_doubted)
+        self._num_bad = self._num_bad if self._is_bad and is_told_apart else 0
         self._taken = round_index if is_told_apart else None
-        self._after, self._num_bad = (phase, inner_step), 0
+        self._after = (phase, inner_step)
 
     def step(self, step: StepDone, inner_steps: int) -> bool:
         """An inner step of a phase of so many. Whether the state is now known to be spoiled, or to train after one
         was."""
         is_bad = step.loss >= NOT_FINITE or step.skipped_steps > self._skipped
-        self._skipped, self._is_bad = step.skipped_steps, is_bad
-        if self._taken is None or (step.phase, step.inner_step) <= self._after:
+        self._skipped = step.skipped_steps
+        if (step.phase, step.inner_step) <= self._after:
+            return False
+        self._is_bad = is_bad
+        if self._taken is None:
             return False
         if not is_bad:
             self.sound, self._taken = self._taken, None

@@ -15,6 +15,7 @@ from dilocoxd.machines.phase.vocabulary import TrainerMessage
 from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer, worker as local_worker
 
 EXTENSIONS_PER_PHASE = 20
+DOUBTED = "the shared state to give a finite loss"
 _CLOSE_THEN = {"none": "wait", "phase": "replace", "eager": "replace", "arrival": "keep", "streaming": "keep"}
 
 
@@ -131,6 +132,8 @@ def boundary_obstacle(m: PhaseState) -> str:
         return f"the contribution of phase {flight.phase} to {stage}"
     if trainer.taking or trainer.needs_merge or trainer.must_replace:
         return "the trainers to take the newest anchor"
+    if m.soundness.is_doubted:
+        return DOUBTED
     takes_anchor = _CLOSE_THEN[m.settings.delay] == "replace"
     if trainer.state is TrainerState.WAITING or (takes_anchor and m.queue.is_changing_anchor):
         return "the committed entry to be applied"
@@ -203,7 +206,11 @@ def _answer_boundary(m: PhaseState) -> bool:
         return False
     phase = trainer.present_phase
     left = settings.extend_steps_max - phase.extended
-    if not boundary_obstacle(m):
+    if m.soundness.is_doubted:
+        # Whatever the limits: a step or two, and it is sound or spoiled. Contributions of steps that were all skipped
+        # would make an entry, hence a newer state to be tried by all, without end.
+        steps = 1
+    elif not boundary_obstacle(m):
         steps = min(left, _steps_until_others(m))
         if steps <= 0:
             _close(m)

@@ -1,6 +1,7 @@
 """Three daemons over links of 300 ms that lose one packet of a hundred: they join, die and come back, nobody is blamed.
 
-Shorter and longer links: `python -m tests.bench.long_links`.
+Nothing given up in the whole of it is what is asked here. How many round trips an exchange takes on such links, and on
+shorter and longer ones, is a benchmark's: `python -m tests.bench.long_links`; here one packet lost twice would decide.
 """
 
 import os
@@ -18,8 +19,6 @@ JITTER_S = 0.02
 PHASE_S = 2.5
 PROGRESS_TIMEOUT_S = 20.0
 """Not the 5 s of the preset for one machine: TCP waits 0.6, 1.2, 2.4 s for a packet that is lost again and again."""
-ROUND_TRIPS_MAX = 12
-"""Of one exchange with votes on such links; about five are needed, lost packets cost the rest."""
 
 
 def test_sites_join_die_and_come_back_over_long_lossy_links_and_nobody_is_suspected(tmp_path: Path) -> None:
@@ -28,4 +27,3 @@ def test_sites_join_die_and_come_back_over_long_lossy_links_and_nobody_is_suspec
     assert life.suspicions == ()
     assert life.exit_codes == (0, 0, 0)
     assert len(set(life.heads)) == 1
-    assert life.exchange_s < ROUND_TRIPS_MAX * RTT_S

@@ -17,6 +17,8 @@ class Buffers:
     phase: tuple[Any, ...] = ("free",)
     spoiled: set[int] = field(default_factory=set)
     """States from which no inner step is finite."""
+    wasted: set[tuple[int, int]] = field(default_factory=set)
+    """(phase, step) of the inner steps made from these."""
 
 
 @dataclass
@@ -76,6 +78,8 @@ class TrainerModel:
         self.step += 1
         self.units.append((self.phase, self.step))
         loss = local_trainer.NOT_FINITE if self.base in self.buffers.spoiled else 1.0
+        if loss >= local_trainer.NOT_FINITE:
+            self.buffers.wasted.add((self.phase, self.step))
         self.outbox.append(local_trainer.StepDone(PhaseId(self.phase), self.step, 0, loss, 10, 0.1, 0.0))
         if self.step >= self.steps:
             self.mode = "due"

@@ -104,6 +104,7 @@ def check_history(site: SiteModel) -> None:
     for offer in site.offers:
         assert offer.inner_steps == len(site.formed[offer.phase][2]), "claims more than it trained"
         assert offer.tokens == 10 * offer.inner_steps
+        assert not site.buffers.wasted.issuperset(site.formed[offer.phase][2]), "offers steps that were all skipped"
 
 
 def new_site(delay: Delay, *, extend: int = 3, volumes: HeldVolumes = ALL_VOLUMES) -> SiteModel:

@@ -75,6 +75,25 @@ def test_what_was_broken_before_does_not_speak_against_a_state_that_is_merged_wi
     assert [soundness.step(step(index, BAD), 100) for index in (9, 10, 11)] == [False, False, True]
 
 
+def test_state_merged_while_the_one_before_is_doubted_is_one_more_suspect() -> None:
+    soundness = taken(18, sound=17)
+    soundness.step(step(1, BAD), 100)
+    soundness.took(RoundIndex(19), PhaseId(0), 1, is_merged=True)
+    assert soundness.is_doubted
+    assert [soundness.step(step(index, BAD), 100) for index in (2, 3)] == [False, True]
+    assert soundness.spoiled == Spoiled(RoundIndex(19), RoundIndex(17))
+
+
+def test_what_was_broken_before_is_gone_with_a_state_that_is_taken_alone() -> None:
+    soundness = taken(18, sound=17)
+    for index in (1, 2, 3):
+        soundness.step(step(index, BAD), 100)
+    soundness.took(RoundIndex(19), PhaseId(0), 3)
+    soundness.step(step(2, BAD), 100)  # of before, told late by another rank
+    soundness.took(RoundIndex(19), PhaseId(1), 0, is_merged=True)
+    assert [soundness.step(step(index, BAD, phase=1), 100) for index in (1, 2, 3)] == [False, False, True]
+
+
 def test_skipped_steps_of_a_former_generation_do_not_count() -> None:
     soundness = taken(18)
     soundness.step(step(1, skipped=9), 100)
@@ -114,6 +133,21 @@ def test_trainers_wait_for_a_newer_state_and_take_it_at_once(delay: Delay) -> No
     assert names(site.said)[:2] == ["Resume", "TakeAnchor:replace"], "what it holds is spoiled"
     assert site.told[1:] == [cmd.TellTrains(RoundIndex(2))]
     assert site.machine.state.soundness.spoiled is None
+
+
+@pytest.mark.parametrize("inner_steps", [1, 2, 4, 7, 8])
+@pytest.mark.parametrize("delay", ["none", "phase", "arrival", "eager", "streaming"])
+def test_trying_newer_states_gives_no_contributions(delay: Delay, inner_steps: int) -> None:
+    """Steps that were all skipped are nothing to offer: the entries of two sites that do were newer states for each
+    other without end."""
+    site = training_site(delay, inner_steps=inner_steps, extend_steps_max=0)
+    site.buffers.spoiled.update(range(2, 40))
+    for _ in range(30):
+        site.settle_down(until_due=True)
+        site.commit(is_included=site.offered is not None)
+    assert len(site.offers) <= 3, "what it was at, and what was on its way"
+    assert site.machine.waiting_for.startswith("a newer shared state")
+    assert not [offer for offer in site.offers if site.buffers.wasted.issuperset(site.formed[offer.phase][2])]
 
 
 def test_trainers_that_come_back_do_not_start_from_a_spoiled_state() -> None:
