@@ -57,7 +57,7 @@ SHORTEST = {
     "page": "exchange-machine --anyway --results {folder}",
     "peers": "--mib 1 --rounds 1 --mbit 400 --patience-s 20",  # on a busy machine hivemind's have none in minutes
     "slowdown": "--phase-s 2 --blocks 2 --rounds 1 --inner-steps 4 --hidden-size 128 --payload 2900000",
-    "survivors": "--kills 1 --roles coordinator --modes killed --steps 20 --step-s 0.1",
+    "survivors": "--kills 1 --roles coordinator --modes killed --steps 5 --step-s 0.4",
     "trainer": "--preset tiny --steps-max 1 --timed-steps 1 --timed 2x2",
     "links.transport": "1 1",
     "trust.cost": "--sites 2 --rounds 2 --phase-s 0.5 --elements 65536 --repetitions 1",

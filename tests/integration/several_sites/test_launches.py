@@ -16,8 +16,8 @@ LAUNCHES = 20
 
 def test_twenty_launches_in_a_row_join(tmp_path: Path) -> None:
     """Everything real but the trainers, which have no model; `python -m tests.bench.launches` has those as well."""
-    founder = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=40))
-    founder.environment["SYNTHETIC_STEP_S"] = "0.025"
+    founder = found_run(tmp_path, "a", *founder_options(tmp_path, inner_steps=5))
+    founder.environment["SYNTHETIC_STEP_S"] = "0.2"
     with sites(founder):
         founder.start_command([sys.executable, "-m", "tests.harness.synthetic.daemon", str(founder.run_dir)])
         founder.wait_height(1, PATIENCE_S)
