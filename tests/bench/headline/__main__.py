@@ -122,6 +122,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--step-s", type=float, default=0.25, help="length of an inner step")
     parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--vocab-size", type=int, default=512)
     parser.add_argument("--batch-sequences", type=int, default=2)
     parser.add_argument("--seq-len", type=int, default=32)
     parser.add_argument("--inner-steps", type=int, default=125, help="H, but for `default`, which has its own")
@@ -149,7 +150,7 @@ def main() -> int:
         os.environ.setdefault(CACHE_VARIABLE, str(Path(name) / "cache"))
         for num_sites in map(int, options.sites.split(",")):
             for ratio in map(float, options.ratios.split(",")):
-                size = options.hidden_size, options.batch_sequences, options.seq_len
+                size = options.hidden_size, options.batch_sequences, options.seq_len, options.vocab_size
                 ground = Ground(num_sites, ratio, options.step_s, *size)
                 found = rows_of(ground, [turn(ground, options, Path(name)) for _ in range(options.turns)])
                 for row in found:
