@@ -3,12 +3,7 @@
 import asyncio
 import contextlib
 import random
-import time
-import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
 
 from dilocoxd.errors import PeerError
 from dilocoxd.swarm.streams.streams import PROTOCOL_MESSAGE
@@ -68,41 +63,3 @@ async def _hold(me: Stranger, victim: SiteProcess, frames: int) -> None:
                     writer.write(body[start : min(start + STEP_BYTES, FRAME_BYTES - 1)])
                     await writer.drain()
                 held.append((reader, writer))
-
-
-@dataclass
-class Answers:
-    """Times of GET /healthz while a block ran."""
-
-    seconds: list[float] = field(default_factory=list)
-
-    @property
-    def worst_s(self) -> float:
-        return max(self.seconds)
-
-    @property
-    def median_s(self) -> float:
-        return sorted(self.seconds)[len(self.seconds) // 2]
-
-
-@contextlib.contextmanager
-def asked(victim: SiteProcess, every_s: float = 0.1) -> Iterator[Answers]:
-    """Ask the API all the time, from a thread of its own."""
-    found, is_over = Answers(), Event()
-
-    def ask() -> None:
-        is_last = False
-        while not is_last:  # a block shorter than the pause between two questions is asked once
-            is_last = is_over.wait(every_s)
-            began = time.monotonic()
-            with urllib.request.urlopen(f"http://127.0.0.1:{victim.port}/healthz", timeout=30) as answer:
-                answer.read()
-            found.seconds.append(time.monotonic() - began)
-
-    thread = Thread(target=ask)
-    thread.start()
-    try:
-        yield found
-    finally:
-        is_over.set()
-        thread.join()

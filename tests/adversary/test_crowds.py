@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.adversary.crowd import asked, hold_frames, throw_garbage
+from tests.adversary.asking import asked
+from tests.adversary.crowd import hold_frames, throw_garbage
 from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_rounds_go_on, resident_mib
 from tests.harness.running.run_directories import OPEN, found_run
