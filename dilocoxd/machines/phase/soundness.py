@@ -48,6 +48,8 @@ class Soundness:
     """Taken up, and no finite step yet."""
     _after: tuple[PhaseId, int] = (PhaseId(0), 0)
     """Phase and inner step at which it was: a step of before may be told later, by another rank."""
+    _told: tuple[PhaseId, int] = (PhaseId(0), 0)
+    """The newest step that was told."""
     _num_bad: int = 0
     _skipped: int = 0
     _is_bad: bool = False
@@ -62,6 +64,10 @@ class Soundness:
     def is_doubted(self) -> bool:
         """No step from this state was finite yet, and too few were made to say whose fault that is."""
         return self._taken is not None and self._num_bad > 0
+
+    def awaits(self, phase: PhaseId, inner_step: int) -> bool:
+        """Whether this step, which is done, still has to be told and may say something of this state."""
+        return self._taken is not None and max(self._after, self._told) < (phase, inner_step)
 
     def begin(self) -> None:
         """A fresh generation of trainers counts from zero."""
@@ -81,7 +87,7 @@ class Soundness:
         """An inner step of a phase of so many. Whether the state is now known to be spoiled, or to train after one
         was."""
         is_bad = step.loss >= NOT_FINITE or step.skipped_steps > self._skipped
-        self._skipped = step.skipped_steps
+        self._skipped, self._told = step.skipped_steps, max(self._told, (step.phase, step.inner_step))
         if (step.phase, step.inner_step) <= self._after:
             return False
         self._is_bad = is_bad

@@ -51,6 +51,12 @@ class TrainedPhase:
     """Inner steps beyond the planned ones, for whatever reason ..."""
     aligned: int = 0
     """... and how many of them only to be ready together with the other sites."""
+    boundary: int | None = None
+    """Step at which its boundary is due, said by a rank before the one that reports steps has told that step."""
+
+    def longest(self, extend_steps_max: int) -> int:
+        """Inner steps that it may offer: samples are leased for no more, and no contribution may claim more."""
+        return self.inner_steps - self.extended + extend_steps_max
 
 
 @dataclass(frozen=True, slots=True)

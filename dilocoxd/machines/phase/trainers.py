@@ -42,7 +42,7 @@ def _on_message(m: PhaseState, message: TrainerMessage) -> None:
             _step_done(m, message)
         case local_trainer.BoundaryDue(phase, inner_steps):
             if trainer.state is TrainerState.TRAINING and trainer.is_in(phase):
-                trainer.state, trainer.present_phase.inner_step = TrainerState.DUE, inner_steps
+                trainer.present_phase.inner_step = trainer.present_phase.boundary = inner_steps
         case local_trainer.BoundaryClosed():
             if trainer.state is TrainerState.CLOSING and trainer.is_in(message.phase):
                 _boundary_closed(m, message)
@@ -56,11 +56,25 @@ def _on_message(m: PhaseState, message: TrainerMessage) -> None:
             pass  # a sign of life, and no more
         case _:
             assert_never(message)
+    _come_to_boundary(m)
+
+
+def _come_to_boundary(m: PhaseState) -> None:
+    """Where it is due. The rank that says so is not always the one that reports steps, whose word of the last one may
+    come later: until then it is an inner step that is owed, if the shared state is not known to be sound."""
+    phase = m.trainer.phase
+    if m.trainer.state is not TrainerState.TRAINING or phase is None or phase.boundary is None:
+        return
+    if not m.soundness.awaits(phase.number, phase.boundary):
+        m.trainer.state, phase.boundary = TrainerState.DUE, None
 
 
 def _step_done(m: PhaseState, message: local_trainer.StepDone) -> None:
     m.trainer.note_step(message)
-    if m.trainer.phase is None or not m.soundness.step(message, m.trainer.phase.inner_steps):
+    phase = m.trainer.phase
+    if phase is None:
+        return
+    if not m.soundness.step(message, min(phase.inner_steps, phase.longest(m.settings.extend_steps_max))):
         return
     spoiled = m.soundness.spoiled
     if spoiled is not None:
@@ -132,7 +146,7 @@ def boundary_obstacle(m: PhaseState) -> str:
         return f"the contribution of phase {flight.phase} to {stage}"
     if trainer.taking or trainer.needs_merge or trainer.must_replace:
         return "the trainers to take the newest anchor"
-    if m.soundness.is_doubted:
+    if _is_tried_further(m):
         return DOUBTED
     takes_anchor = _CLOSE_THEN[m.settings.delay] == "replace"
     if trainer.state is TrainerState.WAITING or (takes_anchor and m.queue.is_changing_anchor):
@@ -140,6 +154,16 @@ def boundary_obstacle(m: PhaseState) -> str:
     if trainer.present_phase.base_round is None or m.queue.is_copying:
         return "the base of the phase to be copied"
     return ""
+
+
+def _is_tried_further(m: PhaseState) -> bool:
+    """Whether the phase goes on because of a doubted state, whatever is left of extensions: a step or two, and it is
+    sound or spoiled. Contributions of steps that were all skipped would make an entry, hence a newer state to be tried
+    by all, without end. A phase as long as any may be had finite steps before it took that state (FIRST_STEPS)."""
+    if not m.soundness.is_doubted:
+        return False
+    phase = m.trainer.present_phase
+    return phase.inner_steps - phase.skipped_steps < phase.longest(m.settings.extend_steps_max)
 
 
 def direct(m: PhaseState) -> bool:
@@ -206,9 +230,7 @@ def _answer_boundary(m: PhaseState) -> bool:
         return False
     phase = trainer.present_phase
     left = settings.extend_steps_max - phase.extended
-    if m.soundness.is_doubted:
-        # Whatever the limits: a step or two, and it is sound or spoiled. Contributions of steps that were all skipped
-        # would make an entry, hence a newer state to be tried by all, without end.
+    if _is_tried_further(m):
         steps = 1
     elif not boundary_obstacle(m):
         steps = min(left, _steps_until_others(m))

@@ -19,6 +19,8 @@ class Buffers:
     """States from which no inner step is finite."""
     wasted: set[tuple[int, int]] = field(default_factory=set)
     """(phase, step) of the inner steps made from these."""
+    is_step_told_late: bool = False
+    """The rank that tells steps is another one than that which tells of the boundary, and slower."""
 
 
 @dataclass
@@ -80,10 +82,11 @@ class TrainerModel:
         loss = local_trainer.NOT_FINITE if self.base in self.buffers.spoiled else 1.0
         if loss >= local_trainer.NOT_FINITE:
             self.buffers.wasted.add((self.phase, self.step))
-        self.outbox.append(local_trainer.StepDone(PhaseId(self.phase), self.step, 0, loss, 10, 0.1, 0.0))
+        told: list[TrainerMessage] = [local_trainer.StepDone(PhaseId(self.phase), self.step, 0, loss, 10, 0.1, 0.0)]
         if self.step >= self.steps:
             self.mode = "due"
-            self.outbox.append(local_trainer.BoundaryDue(PhaseId(self.phase), self.step))
+            told.append(local_trainer.BoundaryDue(PhaseId(self.phase), self.step))
+        self.outbox.extend(reversed(told) if self.buffers.is_step_told_late else told)
 
     def _read(self, message: TrainerCommand) -> None:
         match message:

@@ -135,12 +135,14 @@ def test_trainers_wait_for_a_newer_state_and_take_it_at_once(delay: Delay) -> No
     assert site.machine.state.soundness.spoiled is None
 
 
+@pytest.mark.parametrize("is_told_late", [False, True], ids=["one rank", "another rank tells steps"])
 @pytest.mark.parametrize("inner_steps", [1, 2, 4, 7, 8])
 @pytest.mark.parametrize("delay", ["none", "phase", "arrival", "eager", "streaming"])
-def test_trying_newer_states_gives_no_contributions(delay: Delay, inner_steps: int) -> None:
+def test_trying_newer_states_gives_no_contributions(delay: Delay, inner_steps: int, *, is_told_late: bool) -> None:
     """Steps that were all skipped are nothing to offer: the entries of two sites that do were newer states for each
     other without end."""
     site = training_site(delay, inner_steps=inner_steps, extend_steps_max=0)
+    site.buffers.is_step_told_late = is_told_late
     site.buffers.spoiled.update(range(2, 40))
     for _ in range(30):
         site.settle_down(until_due=True)
@@ -148,6 +150,28 @@ def test_trying_newer_states_gives_no_contributions(delay: Delay, inner_steps: i
     assert len(site.offers) <= 3, "what it was at, and what was on its way"
     assert site.machine.waiting_for.startswith("a newer shared state")
     assert not [offer for offer in site.offers if site.buffers.wasted.issuperset(site.formed[offer.phase][2])]
+
+
+@pytest.mark.parametrize("extend_steps_max", [0, 2])
+@pytest.mark.parametrize("delay", ["arrival", "streaming"])
+def test_phase_with_finite_steps_grows_beyond_no_limit_for_a_state_that_came_late(
+    delay: Delay, extend_steps_max: int
+) -> None:
+    """No sample is leased for a step beyond, so the trainers would die of it, and no entry may name such a claim."""
+    site = training_site(delay, extend_steps_max=extend_steps_max)
+    close_first_boundary(site)
+    trainer, longest = site.trainer, 4 + extend_steps_max
+    assert trainer is not None
+    while trainer.step < longest - 1:
+        trainer.run_once()
+        site.settle_down()
+    site.buffers.spoiled.update(range(1, 40))
+    site.commit(is_included=True)
+    site.settle_down()
+    assert names(site.said)[-1].startswith("TakeAnchor:m"), "with one step left"
+    site.settle_down(until_due=True)
+    assert [(offer.phase, offer.inner_steps) for offer in site.offers[1:]] == [(1, longest)]
+    assert site.machine.state.soundness.spoiled == Spoiled(RoundIndex(1), None), "the next phase tells"
 
 
 def test_trainers_that_come_back_do_not_start_from_a_spoiled_state() -> None:
