@@ -129,7 +129,7 @@ class Daemon:
             run_dir.snapshots, _retention(opened), self._peer_heights, kept_work, aside, opened.events.emit
         )
         self.ledger = Ledger(self.site, log, view, self.me, self.snapshots.applied, reading)
-        self.work_keeper = WorkKeeper(self.me, self.site, kept_work, opened.events)
+        self.work_keeper = WorkKeeper(self.me, self.site, kept_work, run_dir.feedback, opened.events)
         self.site_history = self._make_site_history()
         self.table = Membership(self.me)
         heartbeat = Heartbeat(self.lifecycle, self.ledger, self.site, lambda: self.site_history.tokens_per_step)

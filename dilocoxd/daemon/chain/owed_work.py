@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 
 from dilocoxd.daemon.chain.early_writes import EarlyWrites
 from dilocoxd.daemon.chain.ledger import Ledger
 from dilocoxd.daemon.chain.payload_map import PayloadMap, PayloadMaps, Place
 from dilocoxd.daemon.site.interface import TrainingSite
+from dilocoxd.daemon.site.saved_feedback import forget_saved
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import Digest, PeerId, PhaseId
 from dilocoxd.machines.phase.settings import CountedIn, StartingPoint
@@ -36,6 +38,8 @@ class WorkKeeper:
     me: PeerId
     site: TrainingSite
     kept: KeptWorkStore
+    feedback: Path
+    """The file of saved error feedback."""
     events: EventLog
     early: EarlyWrites = field(default_factory=EarlyWrites)
 
@@ -114,8 +118,11 @@ class WorkKeeper:
         reverted: Set[Digest] = frozenset(),
     ) -> None:
         """Before our entries `own` are rolled back for `branch`: what we gave to them is owed again, but not from the
-        first one on that was `reverted` (R29): that is forgotten, and so is what is in flight."""
+        first one on that was `reverted` (R29): that is forgotten, and so is what is in flight, and the saved feedback.
+        """
         flying = in_flight.contribution.phase if in_flight is not None else None
+        if reverted:  # before anything of it is left: who dies now, or has not begun to train yet, would load it
+            await asyncio.to_thread(forget_saved, self.feedback)
         if reverted and flying is not None:
             await self.site.abandon_contribution(flying, is_voted=False)
             await asyncio.to_thread(self.kept.forget, flying)

@@ -1,4 +1,4 @@
-"""Reads what the feedback file says of itself, before the outer worker is asked to load it.
+"""Reads what the feedback file says of itself, before the outer worker is asked to load it; or forgets all of it.
 
 The outer worker writes the file and checks its data (outerworker/feedback_file.py); this is only the table in front:
 u64 little-endian length, then JSON, as in every safetensors file.
@@ -10,10 +10,20 @@ from pathlib import Path
 
 from dilocoxd.ids import PhaseId
 from dilocoxd.machines.phase.settings import SavedFeedback
+from dilocoxd.store.durable import fsync_directory, store_error
 
 HEADER_BYTES_MAX = 64 << 20
 _LENGTH = struct.Struct("<Q")
 _NO_PHASE = -1
+
+
+def forget_saved(path: Path) -> None:
+    """There is none from now on, after a crash either. Blocks. Raises StoreError."""
+    try:
+        path.unlink(missing_ok=True)
+        fsync_directory(path.parent)
+    except OSError as error:
+        raise store_error("forgetting saved error feedback", path, error) from error
 
 
 def read_saved(path: Path) -> SavedFeedback | None:

@@ -46,7 +46,7 @@ async def test_the_entry_itself_comes_before_another_attempt(
         store.keep(KeptWork(NEWEST, 3, digest, num_passes, content=((NEWEST, 1),)), [])
     if not has_payload:
         ledger.log.drop_payloads(4)
-    start = await WorkKeeper(ME, site, store, EventLog(None)).starting_point(ledger)
+    start = await WorkKeeper(ME, site, store, tmp_path / "feedback", EventLog(None)).starting_point(ledger)
     assert start.own_phases == {0, 1, 2, 3}
     assert start.kept == ({NEWEST: {NEWEST: 1}} if given_to else {})
     if expected == "log":
@@ -69,7 +69,7 @@ async def test_kept_work_that_is_damaged_behind_its_front_says_nothing(tmp_path:
     path.write_bytes(path.read_bytes().replace(bytes(1000), bytes(999) + b"x"))
     if not has_payload:
         ledger.log.drop_payloads(4)
-    newest = (await WorkKeeper(ME, site, store, EventLog(None)).starting_point(ledger)).newest
+    newest = (await WorkKeeper(ME, site, store, tmp_path / "feedback", EventLog(None)).starting_point(ledger)).newest
     assert newest is not None
     assert not newest.is_kept
     assert bool(newest.results_path) == has_payload, "the log still says it"
@@ -77,7 +77,9 @@ async def test_kept_work_that_is_damaged_behind_its_front_says_nothing(tmp_path:
 
 async def test_a_chain_that_never_named_us_says_nothing(tmp_path: Path) -> None:
     ledger, site = await opened(tmp_path, [])
-    start = await WorkKeeper(ME, site, KeptWorkStore(tmp_path / "work"), EventLog(None)).starting_point(ledger)
+    start = await WorkKeeper(
+        ME, site, KeptWorkStore(tmp_path / "work"), tmp_path / "feedback", EventLog(None)
+    ).starting_point(ledger)
     assert (start.own_phases, start.newest) == (frozenset(), None)
 
 
@@ -86,7 +88,9 @@ async def test_start_clears_what_a_crash_left_unfinished(tmp_path: Path) -> None
     left = tmp_path / "work" / "next.work.tmp"
     left.parent.mkdir()
     left.write_bytes(bytes(100))
-    await WorkKeeper(ME, site, KeptWorkStore(tmp_path / "work"), EventLog(None)).starting_point(ledger)
+    await WorkKeeper(ME, site, KeptWorkStore(tmp_path / "work"), tmp_path / "feedback", EventLog(None)).starting_point(
+        ledger
+    )
     assert not left.exists()
 
 
@@ -96,7 +100,7 @@ async def test_a_slow_disk_keeps_one_thread_from_those_who_send(
     """Each segment that is given asks to be written early; threads are few, and others read what is sent."""
     _, site = await opened(tmp_path, true_chain(1))
     keeper, goes_on, begun = (
-        WorkKeeper(ME, site, KeptWorkStore(tmp_path), EventLog(None)),
+        WorkKeeper(ME, site, KeptWorkStore(tmp_path), tmp_path / "feedback", EventLog(None)),
         threading.Event(),
         list[int](),
     )

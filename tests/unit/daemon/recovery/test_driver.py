@@ -150,7 +150,7 @@ class World:
     async def recover(self, *, is_rebuild: bool = False) -> Event:
         """One ordered recovery."""
         events = EventLog(self.folder / "events.jsonl", level="error")
-        work_keeper = WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "own"), events)
+        work_keeper = WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "own"), self.folder / "feedback", events)
         parts = RecoveryParts(
             work_keeper, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None,
             lambda signed: None, self.aside, adoption_of(self.folder, self.ledger.log),

@@ -144,7 +144,9 @@ class Bench:
         self.aside = Aside(self.folder / "aside")
         self.driver = RecoveryDriver(
             RecoveryParts(
-                work_keeper=WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "work"), events),
+                work_keeper=WorkKeeper(
+                    ME, self.site, KeptWorkStore(self.folder / "work"), self.folder / "feedback", events
+                ),
                 ledger=self.ledger,
                 client=self.client,  # type: ignore[arg-type]
                 keys=KEYS,
@@ -158,9 +160,13 @@ class Bench:
             )
         )
 
-    async def recover(self, in_flight: InFlight | None = None) -> Event:
+    async def recover(self, in_flight: InFlight | None = None, *, takes_back: int | None = None) -> Event:
         answer: asyncio.Future[Event] = asyncio.get_running_loop().create_future()
-        self.driver.start(StartRecovery((OTHER,), RoundIndex(9), "test", False, in_flight), answer.set_result)
+        order = StartRecovery((OTHER,), RoundIndex(9), "test", False, in_flight)
+        if takes_back is not None:
+            reverted = frozenset({entry_hash(self.own[takes_back].entry)})
+            order = replace(order, takes_back=RoundIndex(takes_back), reverted=reverted)
+        self.driver.start(order, answer.set_result)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self.driver.run())
             event = await answer
@@ -320,6 +326,28 @@ def test_process_that_dies_between_two_branches_comes_back_on_the_better_one(tmp
     assert [choice.left for choice in told] == [tuple(signed.entry for signed in left)]
     assert [log.hash_at(height) for height in range(1, log.height + 1)] == [entry_hash(s.entry) for s in expected]
     assert not log.verify() and not aside.entries()
+
+
+@pytest.mark.parametrize("takes_back", [None, 1], ids=["fork", "taken back"])
+async def test_saved_feedback_is_gone_before_an_entry_that_was_taken_back_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, takes_back: int | None
+) -> None:
+    """R29.7. Whoever starts while the others take it back, or dies before it has saved again, would load it: it may
+    hold what spoiled the model."""
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=100))
+    feedback, log = tmp_path / "feedback", bench.ledger.log
+    feedback.write_bytes(b"of the state that was spoiled")
+    found: list[bool] = []
+    roll_back = log.roll_back
+
+    def note(height: RoundIndex) -> None:
+        found.append(feedback.exists())
+        roll_back(height)
+
+    monkeypatch.setattr(log, "roll_back", note)
+    assert isinstance(await bench.recover(takes_back=takes_back), RecoveryFinished)
+    assert found[0] is (takes_back is None) and feedback.exists() is (takes_back is None)
 
 
 def test_process_that_dies_while_it_leaves_what_was_taken_back_does_not_come_back_to_it(tmp_path: Path) -> None:

@@ -189,7 +189,7 @@ async def test_entry_that_is_finished_after_a_restart_is_owed_no_more(
     tmp_path: Path, settle: Settlement | None, moved: list[tuple[int, bool]]
 ) -> None:
     world = world_of(tmp_path / "site", "true")
-    work_keeper = WorkKeeper(ME, world.site, KeptWorkStore(tmp_path / "own"), EventLog(None))
+    work_keeper = WorkKeeper(ME, world.site, KeptWorkStore(tmp_path / "own"), tmp_path / "feedback", EventLog(None))
     await work_keeper.commit(world.own.entries[5].entry, settle)
     assert world.site.moved_work == moved
 
