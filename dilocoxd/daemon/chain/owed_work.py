@@ -123,6 +123,7 @@ class WorkKeeper:
         flying = in_flight.contribution.phase if in_flight is not None else None
         if reverted:  # before anything of it is left: who dies now, or has not begun to train yet, would load it
             await asyncio.to_thread(forget_saved, self.feedback)
+            flying = self.site.status().in_flight if flying is None else flying  # formed since recovery began
         if reverted and flying is not None:
             await self.site.abandon_contribution(flying, is_voted=False)
             await asyncio.to_thread(self.kept.forget, flying)

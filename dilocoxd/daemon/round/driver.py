@@ -209,7 +209,9 @@ class RoundDriver:
             self._live = tuple(view.peer for view in event.peers if view.is_live)
         offer = self._machine.height.own.offer
         flying = offer.contribution if offer is not None else None
-        event = as_read(event, self._parts.ledger.reading, flying, self._parts.sign_offer)
+        parts = self._parts
+        in_flight = parts.site.status().in_flight if isinstance(event, PhaseOffered) else None
+        event = as_read(event, parts.ledger.reading, flying, parts.sign_offer, in_flight)
         commands = self._parts.recorder.handle(event, now)
         status, height = self._machine.status, self._machine.height
         transfers.look_again((status.state, status.round, status.attempt, height.attempt.exchange is None))

@@ -27,7 +27,8 @@ class Flight:
     """Whose work is in it, once it is formed."""
     is_included: bool = False
     forgets: bool = False
-    """An entry was taken back since it was closed: if no entry names it nothing of it is owed (R29.7)."""
+    """An entry was taken back since it was closed: if it was not offered by then it never is, and if no entry names it
+    nothing of it is owed (R29.7)."""
     orders: list[int] = field(default_factory=list)
     """Orders that end when it is settled."""
 

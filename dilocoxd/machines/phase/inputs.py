@@ -96,8 +96,8 @@ class LoadOrdered:
     settles: PhaseId | None = None
     is_included: bool = False
     forgets_feedback: bool = False
-    """An entry that was taken back is left: error feedback may hold what spoiled it. So may what was formed meanwhile:
-    it is forgotten where no entry names it."""
+    """An entry that was taken back is left: error feedback may hold what spoiled it. So may what is formed meanwhile:
+    it is not offered any more, and forgotten where no entry names it."""
 
 
 @dataclass(frozen=True, slots=True)

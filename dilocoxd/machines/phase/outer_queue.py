@@ -129,6 +129,12 @@ class OuterQueue:
         return any(op.writes_anchor for op in self._all())
 
     @property
+    def is_forgetting(self) -> bool:
+        """A LoadState waits or runs that leaves an entry which was taken back."""
+        requests = (op.request for op in self._all())
+        return any(isinstance(request, LoadState) and request.forgets_feedback for request in requests)
+
+    @property
     def is_forming(self) -> bool:
         """A FormContribution waits or runs."""
         return any(isinstance(op.request, FormContribution) for op in self._all())

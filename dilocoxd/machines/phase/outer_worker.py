@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from dilocoxd.ids import RoundIndex
 from dilocoxd.machines.phase import inputs as ev, outputs as cmd, repayment
 from dilocoxd.machines.phase.outer_queue import Operation
 from dilocoxd.machines.phase.settings import SavedFeedback
@@ -152,6 +153,10 @@ def _formed(m: PhaseState, answer: local.ContributionFormed) -> None:
     m.owed.add({flight.phase: 1}, 1)
     flight.content = dict(m.owed.feedback)
     m.persist(phases_reserved=max(m.record.phases_reserved, m.next_phase + 1))
+    if flight.forgets:  # offered, it would be there for the very entry that takes the place
+        m.emit(cmd.DropContribution(flight.phase, "an entry was taken back while it was formed"))
+        m.settle(flight.phase, m.expected or RoundIndex(0), owned=None)
+        return
     m.emit(
         cmd.OfferContribution(
             flight.phase, flight.base_round, flight.inner_steps, flight.tokens, flight.lowrank_r, answer

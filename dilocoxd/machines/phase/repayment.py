@@ -124,8 +124,9 @@ def forget_flight(m: PhaseState) -> None:
 
 
 def forgotten(m: PhaseState) -> None:
-    """FEEDBACK is zero, and nothing that it held is owed; but what was formed meanwhile stays until it is settled, and
-    is forgotten then: what spoiled the state may be in it. The file must not bring it back after a restart."""
+    """FEEDBACK is zero, and nothing that it held is owed; but what was formed meanwhile stays until it is settled,
+    without being offered, and is forgotten then: what spoiled the state may be in it. The file must not bring it back
+    after a restart."""
     forget_flight(m)
     if m.flight is None or m.flight.stage == "forming":
         m.owed.feedback.clear()

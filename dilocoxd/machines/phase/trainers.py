@@ -111,7 +111,8 @@ def _boundary_closed(m: PhaseState, message: local_trainer.BoundaryClosed) -> No
     if not (steps and tokens):
         m.emit(cmd.DropContribution(message.phase, "nothing was trained since the shared state was replaced"))
     elif not m.is_leaving:  # who leaves contributes nothing more, whether its last phase was closed or not
-        m.flight = Flight(message.phase, base, steps, tokens, m.lowrank_r)
+        forgets = m.queue.is_forgetting  # it is formed before, of feedback as it is
+        m.flight = Flight(message.phase, base, steps, tokens, m.lowrank_r, forgets=forgets)
         m.queue.add(local.FormContribution(0, message.phase, m.lowrank_r))
     told = closing.command
     if message.took_anchor:

@@ -61,18 +61,24 @@ def test_phase_that_begins_is_told_its_samples_and_one_that_begins_anew_is_told_
 def test_run_on_one_text_names_every_base_as_it_is() -> None:
     plan = ReadingPlan(None, ME)
     assert plan.with_samples(TakeAnchor(AT, "replace")) == TakeAnchor(AT, "replace")
-    assert as_read(offered(work(ME, 0, 7)), plan, None, signed) == offered(work(ME, 0, 7))
+    assert as_read(offered(work(ME, 0, 7)), plan, None, signed, PhaseId(0)) == offered(work(ME, 0, 7))
 
 
 def test_contribution_of_a_phase_of_a_lost_branch_is_offered_to_nobody() -> None:
     event = offered(work(ME, 2, 3))
-    assert as_read(event, plan_after_a_fork(), None, signed) == replace(event, is_misread=True)
+    assert as_read(event, plan_after_a_fork(), None, signed, PhaseId(2)) == replace(event, is_misread=True)
 
 
 def test_contribution_that_flew_through_the_fork_does_not_stay_offered() -> None:
     plan, event = plan_after_a_fork(), RecoveryFinished(chain_at(3), None)
-    assert as_read(event, plan, work(ME, 2, 3), signed) == replace(event, misread=PhaseId(2))
-    assert as_read(event, plan, None, signed) == event
+    assert as_read(event, plan, work(ME, 2, 3), signed, PhaseId(2)) == replace(event, misread=PhaseId(2))
+    assert as_read(event, plan, None, signed, None) == event
+
+
+def test_contribution_that_the_site_gave_up_while_the_word_of_it_waited_is_offered_to_nobody() -> None:
+    """It was formed while an entry was taken back, and forgotten with it (R29.7); nobody could send it."""
+    event = offered(work(ME, 0, 7))
+    assert as_read(event, ReadingPlan(None, ME), None, signed, None) == replace(event, is_misread=True)
 
 
 def test_older_base_is_named_and_signed_anew() -> None:
@@ -80,6 +86,6 @@ def test_older_base_is_named_and_signed_anew() -> None:
     plan = ReadingPlan(RULES, ME)
     plan.with_samples(CloseBoundary("keep", AT, PhaseId(1), 5))
     plan.restart(entries(work(OTHER, 0, 0), work(ME, 0, 0)))
-    assert as_read(offered(work(ME, 1, 2)), plan, None, signed) == offered(work(ME, 1, 0))
+    assert as_read(offered(work(ME, 1, 2)), plan, None, signed, PhaseId(1)) == offered(work(ME, 1, 0))
     flying, event = work(ME, 1, 0), RecoveryFinished(chain_at(2), None)
-    assert as_read(event, plan, flying, signed) == event
+    assert as_read(event, plan, flying, signed, PhaseId(1)) == event

@@ -16,7 +16,7 @@ from dilocoxd.daemon.recovery.adoption import read_adopted
 from dilocoxd.daemon.recovery.driver import RecoveryDriver, RecoveryParts, finish_turn_back
 from dilocoxd.daemon.workers.outer_worker import RequestRefused
 from dilocoxd.errors import PeerError, WireError
-from dilocoxd.ids import Digest, PeerId, RoundIndex
+from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.recovery.rollback import Choice
 from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
@@ -348,6 +348,17 @@ async def test_saved_feedback_is_gone_before_an_entry_that_was_taken_back_is_lef
     monkeypatch.setattr(log, "roll_back", note)
     assert isinstance(await bench.recover(takes_back=takes_back), RecoveryFinished)
     assert found[0] is (takes_back is None) and feedback.exists() is (takes_back is None)
+
+
+async def test_what_was_formed_since_the_recovery_began_is_given_up_with_an_entry_that_was_taken_back(
+    tmp_path: Path,
+) -> None:
+    """It has what the feedback owed of the lie, and the round machine hears of it only behind the recovery. R29.7."""
+    bench = Bench(tmp_path)
+    await bench.start(branch(4, b"fork", tokens=100))
+    bench.site._in_flight = PhaseId(77)
+    assert isinstance(await bench.recover(takes_back=1), RecoveryFinished)
+    assert bench.site.status().in_flight is None
 
 
 def test_process_that_dies_while_it_leaves_what_was_taken_back_does_not_come_back_to_it(tmp_path: Path) -> None:

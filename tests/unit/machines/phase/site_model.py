@@ -202,7 +202,7 @@ class SiteModel:
                 if settle.is_included:
                     self.feedback.subtract(self.contents[settle.phase])
                     self.chain.add(settle.phase)
-                elif self.settings.delay == "streaming":
+                elif settle.forgets or self.settings.delay == "streaming":
                     self.feedback.clear()
                 self.flying = None
             case local.ReturnWork(_, phase, _, is_withdrawn) if task.number != self.returned_number:

@@ -216,3 +216,28 @@ def test_what_was_formed_before_an_entry_was_taken_back_is_owed_no_more_and_what
             assert site.trainer is not None
             site.trainer.run_once()
             site.settle_down()
+
+
+@pytest.mark.parametrize(
+    ("when", "delay"),
+    [("closing", "phase"), ("closing", "eager"), *(("forming", delay) for delay in ("none", "phase", "arrival"))],
+)
+def test_what_is_formed_while_an_entry_is_taken_back_is_not_offered(when: str, delay: Delay) -> None:
+    """It has all that the feedback owed of the lie. Others would name it in the very entry that takes the place, for it
+    is there when they look for contributions (R29.7)."""
+    site = training_site(delay)
+    trainer = site.trainer
+    assert trainer is not None
+    while not any(isinstance(message, local_trainer.CloseBoundary) for message in trainer.inbox):
+        trainer.run_once()
+        while trainer.outbox:
+            site.hear_trainer()
+    if when == "forming":
+        trainer.run_once()
+        site.hear_trainer()
+    site.send(ev.LoadOrdered(site.order(), "0", forgets_feedback=True))
+    site.settle_down()
+    assert not site.offers and site.settled == [(0, False)]
+    assert not site.machine.state.owed.feedback and "taken back" in site.dropped[-1].reason
+    site.settle_down(until_due=True)
+    assert [offer.phase for offer in site.offers] == [1], "what is trained from then on is offered"
