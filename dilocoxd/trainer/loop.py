@@ -266,6 +266,7 @@ class TrainingLoop:
         self._needs_anchor = False
         if command.how == "replace":
             self._order.begin(command.samples, command.volume)
+            self._num_non_finite = 0  # of what is gone: the daemon tries each newer state by a few steps (ADR 31)
         self._channel.barrier()
         self._tell(
             local_trainer.AnchorTaken(

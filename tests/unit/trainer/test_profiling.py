@@ -60,10 +60,14 @@ class Order:
 
 
 class DaemonEnd:
-    """Sends `first` with the order to train; at each boundary the next of `boundaries`; keeps what it hears."""
+    """Sends `first` with the order to train; at each boundary the next of `boundaries`; keeps what it hears. The anchor
+    is `scale` times normal values."""
 
-    def __init__(self, folder: Path, first: Sequence[Any], boundaries: Sequence[Sequence[Any]]) -> None:
+    def __init__(
+        self, folder: Path, first: Sequence[Any], boundaries: Sequence[Sequence[Any]], scale: float = 1 / 8
+    ) -> None:
         self.heard: list[Any] = []
+        self._scale = scale
         self._orders = [[*first, local.StartTraining(PhaseId(0), RoundIndex(0), PHASE_STEPS, "")], *boundaries]
         self._server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.path = str(folder / "s")
@@ -86,7 +90,7 @@ class DaemonEnd:
                         self._send(connection, self._orders.pop(0))
 
     def _attach(self, connection: socket.socket) -> None:
-        anchor = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(1)) / 8
+        anchor = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(1)) * self._scale
         names, size = (buffers.ANCHOR, buffers.PHASE), 4 * LAYOUT.numel
         descriptors = [os.memfd_create(name) for name in names]
         for descriptor in descriptors:
@@ -107,10 +111,12 @@ def next_phase(number: int) -> local.CloseBoundary:
     return local.CloseBoundary("keep", RoundIndex(0), PhaseId(number), PHASE_STEPS)
 
 
-def trained(folder: Path, first: Sequence[Any], *boundaries: Sequence[Any]) -> tuple[DaemonEnd, Tensor]:
+def trained(
+    folder: Path, first: Sequence[Any], *boundaries: Sequence[Any], scale: float = 1 / 8
+) -> tuple[DaemonEnd, Tensor]:
     """What the daemon heard, and the parameters after the last of the phases."""
     folder.mkdir()
-    daemon = DaemonEnd(folder, first, [*boundaries, [local.StopTraining()]])
+    daemon = DaemonEnd(folder, first, [*boundaries, [local.StopTraining()]], scale)
     link = DaemonConnection(daemon.path)
     link.receive()
     config = PipelineConfig(1, batch_sequences=2, num_microbatches=2)
