@@ -50,6 +50,9 @@ class Deferred(Transform):
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
         self.inner.expand_vector(segment, vector, results[1:], out)
 
+    def expand(self, segment: Segment, last: Payload, results: Sequence[Payload], out: Tensor) -> None:
+        self.inner.expand(segment, last, results[1:], out)
+
     def touched(self, segment: Segment) -> slice:
         return self.inner.touched(segment)
 

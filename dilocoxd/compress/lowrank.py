@@ -15,6 +15,7 @@ Shape legend: M rows and N columns of one matrix piece; R = low rank r of that p
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,17 +24,22 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dilocoxd.compress import loops
-from dilocoxd.compress.codec import MAGNITUDE_MAX, Codec, Payload
-from dilocoxd.compress.columns import ColumnInt, PartsCodec, spread_for
+from dilocoxd.compress.codec import Codec, Payload, as_bytes
+from dilocoxd.compress.columns import ColumnInt, PartsCodec, Single, exact_in_single, exact_product, spread_for
 from dilocoxd.compress.transform import Transform
 from dilocoxd.errors import ConfigError
 from dilocoxd.wire.layout import Layout, Segment
 
-ROWS_PER_PRODUCT = 64
-"""Rows of a float64 product at a time: bounds the extra memory."""
-COSINES_MAX = 0.5
-"""Frobenius norm of the cosines between rows: below it the products of rows have condition 3 at most."""
+ROWS_PER_SUM = 128
+"""Rows of A at a time in P^T A: their pages stay known to the processor; a fifth less time from r = 64 on."""
+WORTH_A_LOOK = 1 << 23
+"""Multiplications of a product: about as long as a dozen calls on short tensors."""
+GROWTH_MAX = 16.0
+"""Of rounding errors when rows are made orthonormal by their products: below it they stay under 1e-5 or so."""
+LARGE = 40
+"""2**-LARGE makes the square of every decoded number one of fp32."""
+LENGTH_MIN = 2.0**-48
+"""Of rows whose products are taken: squares of shorter ones get lost among the smallest numbers."""
 RIDGE = 1e-6
 """Of the mean diagonal of P^^T P^: keeps the fit defined when quantisation zeroed a column."""
 
@@ -51,6 +57,11 @@ class Matrix:
     @property
     def stop(self) -> int:
         return self.start + self.rows * self.columns
+
+    @property
+    def is_worth_a_look(self) -> bool:
+        """Whether a product in float64 takes longer than finding out where it may be one in fp32."""
+        return self.rows * self.columns * self.lowrank_r >= WORTH_A_LOOK
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +112,7 @@ class LowRank(Transform):
     def plan(self, segment: Segment) -> LowRankPlan:
         return self._plans[segment.index]
 
-    def codec(self, pass_index: int, segment: Segment) -> Codec:
+    def codec(self, pass_index: int, segment: Segment) -> PartsCodec:
         plan = self.plan(segment)
         parts: list[tuple[Codec, int]] = []
         for matrix in plan.matrices:
@@ -123,13 +134,12 @@ class LowRank(Transform):
         vector = torch.empty(self.vector_numel(pass_index, segment))
         if pass_index == 0:
             for matrix, out_RM in _columns(vector, plan, is_first=True):
-                # A in its own order and Q turned: of the ways to write this product the fastest for all shapes tried.
-                q_NR = self._warm_start(matrix).t().contiguous()
-                out_RM.copy_(torch.mm(_view(d, matrix), q_NR).t())
+                # A in its own order, Q by rows: of the ways to write this product the fastest for all shapes tried.
+                out_RM.copy_(torch.mm(_view(d, matrix), self._warm_start(matrix)).t())
             return vector
         p_hats = self._decoded(segment, results)
         for (matrix, out_RN), p_RM in zip(_columns(vector, plan, is_first=False), p_hats, strict=True):
-            _fit(p_RM, torch.mm(p_RM, _view(d, matrix)), out_RN)
+            _fit(p_RM, _view(d, matrix), out_RN)
         first = vector.numel() - plan.dense_numel
         for start, stop in plan.dense:
             vector[first : first + stop - start].copy_(d[start:stop])
@@ -142,13 +152,31 @@ class LowRank(Transform):
         super().finish_mean_(pass_index, segment, mean, residual, results)
         if pass_index == 0:
             for _, p_RM in _columns(mean, self.plan(segment), is_first=True):
-                p_RM.copy_(orthonormal(p_RM))
+                p_RM.copy_(straightened(p_RM))
+
+    def expand(self, segment: Segment, last: Payload, results: Sequence[Payload], out: Tensor) -> None:
+        vector = torch.empty(self.vector_numel(1, segment))
+        codec = self.codec(1, segment)
+        codec.decode(last, vector)
+        p_hats = self._decoded(segment, results)
+        pairs = zip(self._scales(self.codec(0, segment), results[0]), self._scales(codec, last), strict=True)
+        single = [
+            Single(exact_in_single(*pair, self._bits), self._block) if matrix.is_worth_a_look else None
+            for matrix, pair in zip(self.plan(segment).matrices, pairs, strict=True)
+        ]
+        self._expand(segment, vector, p_hats, single, out)
 
     def expand_vector(self, segment: Segment, vector: Tensor, results: Sequence[Payload], out: Tensor) -> None:
-        plan = self.plan(segment)
         p_hats = self._decoded(segment, results)
-        for (matrix, r_RN), p_RM in zip(_columns(vector, plan, is_first=False), p_hats, strict=True):
-            exact_product(p_RM, r_RN, _view(out, matrix))
+        self._expand(segment, vector, p_hats, [None] * len(p_hats), out)
+
+    def _expand(
+        self, segment: Segment, vector: Tensor, p_hats: list[Tensor], single: Sequence[Single | None], out: Tensor
+    ) -> None:
+        plan = self.plan(segment)
+        columns = _columns(vector, plan, is_first=False)
+        for (matrix, r_RN), p_RM, where in zip(columns, p_hats, single, strict=True):
+            exact_product(p_RM, r_RN, _view(out, matrix), where)
         first = vector.numel() - plan.dense_numel
         for start, stop in plan.dense:
             out[start:stop].copy_(vector[first : first + stop - start])
@@ -165,11 +193,13 @@ class LowRank(Transform):
         for matrix, r_RN in _columns(vector, plan, is_first=False):
             if self.rank_eps is not None:
                 self.ranks[matrix.key] = pivoted_rank(r_RN, self.rank_eps)
-            gram = torch.mm(r_RN, r_RN.t())
-            energies, rotation = torch.linalg.eigh(gram.double())
-            self.singular_values[matrix.key] = energies.clamp_(min=0).sqrt_().flip(0)
-            ordered = torch.mm(rotation.flip(1).t().float(), r_RN)
-            self._warm[matrix.key] = straightened(ordered)
+            self.singular_values[matrix.key], self._warm[matrix.key] = principal(r_RN)
+
+    def _scales(self, codec: PartsCodec, payload: Payload) -> Iterator[Tensor]:
+        """Of each matrix the scales of its factor, int16[R, blocks], of a payload that has been decoded."""
+        for part, numel, raw in codec.parts_of(as_bytes(payload)):
+            if isinstance(part, ColumnInt):
+                yield part.scales_of(raw, numel)
 
     def _decoded(self, segment: Segment, results: Sequence[Payload]) -> list[Tensor]:
         vector = torch.empty(self.vector_numel(0, segment))
@@ -177,15 +207,15 @@ class LowRank(Transform):
         return [p_RM for _, p_RM in _columns(vector, self.plan(segment), is_first=True)]
 
     def _warm_start(self, matrix: Matrix) -> Tensor:
-        """Orthonormal rows [R, N]; Gaussian ones where nothing was committed yet or the low rank has grown."""
+        """Orthonormal columns [N, R]; Gaussian ones where nothing was committed yet or the low rank has grown."""
         known = self._warm.get(matrix.key)
-        if known is not None and known.shape[0] >= matrix.lowrank_r:
-            return known[: matrix.lowrank_r]
+        if known is not None and known.shape[1] >= matrix.lowrank_r:
+            return known[:, : matrix.lowrank_r]
         generator = torch.Generator().manual_seed(zlib.crc32(matrix.key.encode()) + self._seed)
         fresh = torch.randn(matrix.lowrank_r, matrix.columns, generator=generator)
         if known is not None:
-            fresh[: known.shape[0]].copy_(known)
-        self._warm[matrix.key] = orthonormal(fresh)
+            fresh[: known.shape[1]].copy_(known.t())
+        self._warm[matrix.key] = orthonormal(fresh).t().contiguous()
         return self._warm[matrix.key]
 
     def _plan(self, segment: Segment) -> LowRankPlan:
@@ -216,37 +246,43 @@ def orthonormal(rows_RN: Tensor) -> Tensor:
 
 
 def straightened(rows_RN: Tensor) -> Tensor:
-    """`orthonormal` (but for signs) of rows that are nearly orthogonal, of any lengths: a third of the time.
+    """`orthonormal` (but for signs) of rows that are far from dependent, of any lengths: a quarter of the time.
 
-    Cholesky's factor of their products takes out what is left between them; it is only as good as these are small, so
-    others take the long way.
+    Cholesky's factor of their products takes out what one has of those before it. That is as good as the errors of
+    these products are small after it, so other rows take the long way.
     """
     gram = torch.mm(rows_RN, rows_RN.t()).double()
-    inverse_lengths = gram.diagonal().rsqrt()
-    cosines = gram * inverse_lengths * inverse_lengths.unsqueeze(1)
+    lengths = gram.diagonal().sqrt()
+    factor, _ = torch.linalg.cholesky_ex(gram / lengths / lengths.unsqueeze(1))
     identity = torch.eye(len(gram), dtype=torch.float64)
-    if not float((cosines - identity).norm()) <= COSINES_MAX:  # so is NaN, of rows that are zero
-        return orthonormal(rows_RN)
-    factor = torch.linalg.cholesky(cosines)
     inverse = torch.linalg.solve_triangular(factor, identity, upper=False)
-    return torch.mm(inverse.mul_(inverse_lengths).float(), rows_RN)
+    if not is_tame(inverse, lengths):
+        return orthonormal(rows_RN)
+    return torch.mm((inverse / lengths).float(), rows_RN)
 
 
-def exact_product(p_RM: Tensor, r_RN: Tensor, out_MN: Tensor) -> None:
-    """out <- P R^T rounded once to fp32. Decoded factors make every float64 sum exact, whatever its order."""
-    p_wide, r_wide = p_RM.double(), r_RN.double()
-    is_bounded = float(p_RM.abs().amax()) * float(r_RN.abs().amax()) * p_RM.shape[0] <= MAGNITUDE_MAX
-    room = torch.empty(min(ROWS_PER_PRODUCT, out_MN.shape[0]), out_MN.shape[1], dtype=torch.float64)
-    for row in range(0, out_MN.shape[0], ROWS_PER_PRODUCT):
-        out = out_MN[row : row + ROWS_PER_PRODUCT]
-        block = room[: out.shape[0]]
-        torch.mm(p_wide[:, row : row + ROWS_PER_PRODUCT].t(), r_wide, out=block)
-        if not is_bounded:
-            block.clamp_(-MAGNITUDE_MAX, MAGNITUDE_MAX)
-        if loops.found:
-            loops.found.narrow(block, out)
-        else:
-            out.copy_(block)
+def principal(r_RN: Tensor) -> tuple[Tensor, Tensor]:
+    """Singular values of R, float64[R] descending, and the next warm start, as orthonormal columns [N, R]."""
+    gram = torch.mm(r_RN, r_RN.t()).double()
+    if float(gram.diagonal().sum()) == math.inf:  # numbers near 2**64, as a peer may send them
+        sizes, warm = principal(r_RN * 2.0**-LARGE)
+        return sizes * 2.0**LARGE, warm
+    energies, rotation = torch.linalg.eigh(gram)
+    sizes, turn = energies.clamp_(min=0).sqrt_().flip(0), rotation.flip(1).t()
+    lengths = gram.diagonal().sqrt()
+    shares = turn / sizes.unsqueeze(1)
+    if is_tame(shares * lengths, lengths):
+        return sizes, torch.mm(r_RN.t(), shares.float().t())
+    return sizes, straightened(torch.mm(turn.float(), r_RN)).t().contiguous()
+
+
+def is_tame(shares_RR: Tensor, lengths: Tensor) -> bool:
+    """Whether rows of these lengths, divided by them and mixed by `shares`, become orthonormal up to a few roundings.
+
+    What is between two rows, and their products, is known to 2**-24 of their lengths; shares multiply that by their
+    own lengths. Rows without a length, of which nothing is a number, are none.
+    """
+    return float(shares_RR.norm(dim=1).amax()) <= GROWTH_MAX and float(lengths.amin()) >= LENGTH_MIN
 
 
 def pivoted_rank(r_RN: Tensor, eps: float) -> int:
@@ -274,15 +310,28 @@ def pivoted_rank(r_RN: Tensor, eps: float) -> int:
     return low_rank
 
 
-def _fit(p_RM: Tensor, projected_RN: Tensor, out_RN: Tensor) -> None:
+def _fit(p_RM: Tensor, a_MN: Tensor, out_RN: Tensor) -> None:
     """out <- (P^T P)^-1 P^T A for the quantised, so nearly orthonormal, P; plain projection if P is degenerate."""
     gram = torch.mm(p_RM, p_RM.t()).double()
     gram.diagonal().add_(float(gram.diagonal().mean()) * RIDGE)
     factor, info = torch.linalg.cholesky_ex(gram)
     if int(info) or float(factor.diagonal().amin()) == 0:
-        out_RN.copy_(projected_RN)
+        _multiply(p_RM, a_MN, out_RN)
+        return
+    inverse = torch.cholesky_inverse(factor).float()
+    if a_MN.shape[0] < a_MN.shape[1]:
+        _multiply(torch.mm(inverse, p_RM), a_MN, out_RN)
     else:
-        torch.mm(torch.cholesky_inverse(factor).float(), projected_RN, out=out_RN)
+        projected = torch.empty_like(out_RN)
+        _multiply(p_RM, a_MN, projected)
+        torch.mm(inverse, projected, out=out_RN)
+
+
+def _multiply(p_RM: Tensor, a_MN: Tensor, out_RN: Tensor) -> None:
+    """out <- P^T A, some rows of A at a time."""
+    torch.mm(p_RM[:, :ROWS_PER_SUM], a_MN[:ROWS_PER_SUM], out=out_RN)
+    for row in range(ROWS_PER_SUM, a_MN.shape[0], ROWS_PER_SUM):
+        out_RN.addmm_(p_RM[:, row : row + ROWS_PER_SUM], a_MN[row : row + ROWS_PER_SUM])
 
 
 def _columns(vector: Tensor, plan: LowRankPlan, *, is_first: bool) -> Iterator[tuple[Matrix, Tensor]]:

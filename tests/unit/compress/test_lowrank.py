@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from dilocoxd.compress.codec import NotEncodableError
-from dilocoxd.compress.columns import ColumnInt, PartsCodec, spread_for
-from dilocoxd.compress.lowrank import LowRank, exact_product, orthonormal, straightened
+from dilocoxd.compress.columns import ColumnInt, PartsCodec, exact_product, spread_for
+from dilocoxd.compress.lowrank import LowRank, orthonormal, straightened
 from dilocoxd.compress.registry import codec_from_name
 from dilocoxd.errors import ConfigError, WireError
 from dilocoxd.outer.feedback import ErrorFeedback

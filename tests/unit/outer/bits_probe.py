@@ -11,8 +11,8 @@ import sys
 import torch
 from torch import Tensor
 
-from dilocoxd.compress.columns import ColumnInt, spread_for
-from dilocoxd.compress.lowrank import exact_product, pivoted_rank
+from dilocoxd.compress.columns import ColumnInt, exact_product, spread_for
+from dilocoxd.compress.lowrank import pivoted_rank
 from dilocoxd.outer.optimizers import outer_from_name, zero_slots
 from dilocoxd.outer.rounding import mean_weights
 from tests.reference.whole_segments import reduce_segment, settle_residual_
