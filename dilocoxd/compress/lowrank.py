@@ -313,6 +313,10 @@ def pivoted_rank(r_RN: Tensor, eps: float) -> int:
 def _fit(p_RM: Tensor, a_MN: Tensor, out_RN: Tensor) -> None:
     """out <- (P^T P)^-1 P^T A for the quantised, so nearly orthonormal, P; plain projection if P is degenerate."""
     gram = torch.mm(p_RM, p_RM.t()).double()
+    if float(gram.diagonal().sum()) == math.inf:  # numbers near 2**64, as an owner may send them
+        _fit(p_RM * 2.0**-LARGE, a_MN, out_RN)
+        out_RN.mul_(2.0**-LARGE)
+        return
     gram.diagonal().add_(float(gram.diagonal().mean()) * RIDGE)
     factor, info = torch.linalg.cholesky_ex(gram)
     if int(info) or float(factor.diagonal().amin()) == 0:

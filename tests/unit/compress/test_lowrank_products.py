@@ -215,6 +215,20 @@ def test_a_result_near_the_largest_number_leaves_a_warm_start_of_numbers() -> No
     assert bool(torch.isfinite(transform.project(0, segment, gaussian(segment.numel), ())).all())
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_p_near_the_largest_number_leaves_a_contribution_that_can_be_sent(seed: int) -> None:
+    layout = make_layout([ParamSpec("w", (40, 24))], 4096)
+    transform, segment = LowRank(layout, 3, codec_from_name("fp32")), layout.segments[0]
+    first, last = (bytearray(transform.payload_bytes(index, segment)) for index in range(2))
+    transform.codec(0, segment).encode(gaussian(transform.vector_numel(0, segment), seed=seed) * 2.0**62, first)
+    update, p_hat = gaussian(segment.numel, seed=seed + 9), torch.empty(transform.vector_numel(0, segment))
+    vector = transform.project(1, segment, update, [first])
+    transform.codec(1, segment).encode(vector, last)
+    transform.codec(0, segment).decode(first, p_hat)
+    expected = torch.linalg.lstsq(p_hat.view(3, 40).t().double(), update.view(40, 24).double()).solution
+    assert float((vector.view(3, 24) - expected).norm() / expected.norm()) < 1e-5
+
+
 def test_the_short_ways_are_taken_where_a_run_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the second round on no QR: P, and R of the result, are far from dependent."""
     layout = make_layout([ParamSpec("w", (128, 200))], 1 << 20)
