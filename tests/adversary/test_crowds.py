@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.adversary.asking import asked
+from tests.adversary.programs.asking import asked
 from tests.adversary.crowd import hold_frames, throw_garbage
 from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_rounds_go_on, resident_mib

@@ -229,9 +229,8 @@ def _in_processes(pieces: list[TextPiece], out: Path, settings: PackSettings, nu
     # Forked children of a process with threads can hang; each loads its own tokenizer.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(num, context, _begin, (os.getpid(), survived())) as pool:
-        waiting: list[Future[PackedPiece]] = [pool.submit(pack_piece, out, piece, settings) for piece in pieces]
         try:
-            for future in as_completed(waiting):
+            for future in as_completed(_given_out(pool, pieces, out, settings)):
                 yield future.result()
         except BrokenProcessPool as error:
             raise StoreError(
@@ -240,6 +239,18 @@ def _in_processes(pieces: list[TextPiece], out: Path, settings: PackSettings, nu
             ) from error
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _given_out(
+    pool: ProcessPoolExecutor, pieces: list[TextPiece], out: Path, settings: PackSettings
+) -> list[Future[PackedPiece]]:
+    """Raises BrokenProcessPool."""
+    try:
+        return [pool.submit(pack_piece, out, piece, settings) for piece in pieces]
+    except OSError as error:
+        if error.errno is not None:
+            raise  # of the system; a pool that breaks meanwhile has closed the pipe that wakes it, and has no number
+        raise BrokenProcessPool(str(error)) from error
 
 
 def _finish(

@@ -1,4 +1,4 @@
-"""How long a site's API takes to answer while something happens: `python -m tests.adversary.asking PORT EVERY_S`.
+"""How long a site's API takes to answer while something happens: `python -m tests.adversary.programs.asking PORT EVERY_S`.
 
 Asks GET /healthz until its standard input ends, and once more; then prints the seconds of each answer as a JSON list.
 A process of its own: in one that attacks as well, the answers wait for the attackers' turn at the interpreter.
@@ -35,7 +35,7 @@ class Answers:
 @contextlib.contextmanager
 def asked(victim: SiteProcess, every_s: float = 0.1) -> Iterator[Answers]:
     """Ask the API all the time. Answers are there behind the block."""
-    command = [*PYTHON, "tests.adversary.asking", str(victim.port), str(every_s)]
+    command = [*PYTHON, "tests.adversary.programs.asking", str(victim.port), str(every_s)]
     asker, found = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True), Answers()
     try:
         assert asker.stdout is not None and asker.stdout.readline() == "asking\n"
