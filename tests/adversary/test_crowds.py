@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.adversary.programs.asking import asked
 from tests.adversary.crowd import hold_frames, throw_garbage
 from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_rounds_go_on, resident_mib
+from tests.adversary.programs.asking import asked
 from tests.harness.running.run_directories import OPEN, found_run
 from tests.harness.running.sites import SiteProcess, sites
 

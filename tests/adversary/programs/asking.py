@@ -1,4 +1,4 @@
-"""How long a site's API takes to answer while something happens: `python -m tests.adversary.programs.asking PORT EVERY_S`.
+"""How long an API takes to answer while something happens: `python -m tests.adversary.programs.asking PORT EVERY_S`.
 
 Asks GET /healthz until its standard input ends, and once more; then prints the seconds of each answer as a JSON list.
 A process of its own: in one that attacks as well, the answers wait for the attackers' turn at the interpreter.

@@ -18,9 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.adversary.programs.asking import asked
 from tests.adversary.crowd import hold_frames, throw_garbage
 from tests.adversary.judge import resident_mib
+from tests.adversary.programs.asking import asked
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites
 
