@@ -83,8 +83,8 @@ class PhaseOffered:
     offer: Signature
     """Ours under the contribution."""
     is_misread: bool = False
-    """No entry of our chain may name it: it would take other samples than the phase has read (Q4), or the site has given
-    it up meanwhile, since an entry was taken back while it was formed (R29.7)."""
+    """No entry of our chain may name it: it would take other samples than the phase has read (Q4), or the site has
+    given it up meanwhile, since an entry was taken back while it was formed (R29.7)."""
 
 
 @dataclass(frozen=True, slots=True)
