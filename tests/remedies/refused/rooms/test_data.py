@@ -6,14 +6,11 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import resource_tracker, spawn
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -268,16 +265,6 @@ def test_packing_by_processes_that_are_killed(lines: Path, monkeypatch: pytest.M
     kills.unlink()
     pack_lines(lines, processes=2)
     assert open_store(lines / "out").train.num_tokens
-
-
-@pytest.mark.parametrize("error", [OSError("handle is closed"), BrokenProcessPool("one ended")])
-def test_packing_by_processes_that_are_killed_while_work_is_given_out(
-    lines: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    """What the pool says of it depends on how far it is with breaking."""
-    monkeypatch.setattr(ProcessPoolExecutor, "submit", Mock(side_effect=error))
-    with stored("trainer/tokens/pack.py", "comes to no end?); repeat the command"):
-        pack_lines(lines, processes=2)
 
 
 def test_texts_that_cost_too_much(lines: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
-"""Packing where another packs or has packed: a finished store stays, what is damaged is packed again."""
+"""Packing where another packs or has packed, or is killed: a finished store stays, what is damaged is packed again."""
 
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -94,3 +97,15 @@ def test_place_that_is_no_folder_is_refused(name: str, folder: Path) -> None:
     with pytest.raises(ConfigError, match="give another OUT"):
         packed(folder, [lines], name=name)
     assert (folder / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("error", [OSError("handle is closed"), BrokenProcessPool("one ended")])
+def test_processes_that_are_killed_while_work_is_given_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What the pool says of it depends on how far it is with breaking: neither is a full disk."""
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", Mock(side_effect=error))
+    paths = [write_lines(folder / f"{name}.jsonl") for name in "ab"]
+    options = PackOptions(folder / "tokenizer", num_processes=2)
+    with pytest.raises(StoreError, match=r"a process that packs was killed .* repeat the command, it goes on"):
+        pack(paths, folder / "out", options, lambda _: None, lambda done, total: None)
