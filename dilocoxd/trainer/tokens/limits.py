@@ -9,7 +9,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +49,7 @@ def bounded_time() -> Iterator[None]:
     Not told in other threads than the first one, which hear none either.
     """
     cpu, cores = resource.getrlimit(resource.RLIMIT_CPU), resource.getrlimit(resource.RLIMIT_CORE)
-    last = int(time.process_time()) + SECONDS_MAX + _GRACE_S
+    last = int(tried.used_s()) + SECONDS_MAX + _GRACE_S
     resource.setrlimit(resource.RLIMIT_CORE, (0, cores[1]))
     resource.setrlimit(resource.RLIMIT_CPU, (tried.least(last, cpu[0]), cpu[1]))
     try:

@@ -1,6 +1,7 @@
 """What a stranger made may cost: a template or a tokenizer that asks for all memory or time is one sentence."""
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -59,6 +60,16 @@ def test_time_in_the_kernel_counts_as_the_limit_of_the_process_counts_it(monkeyp
     ):
         while time.process_time() < begun + 5:
             zeros.read(1 << 24)
+
+
+def test_limit_is_by_the_clock_that_it_is_held_against(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts ticks there; by how long the process ran the limit was in the past once the two had parted."""
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)
+    used = time.clock_gettime(~0 << 3)
+    assert used > 1, "a test that is right by chance"
+    with limits.bounded_time():
+        soft, _ = resource.getrlimit(resource.RLIMIT_CPU)
+    assert 0 <= soft - limits.SECONDS_MAX - limits._GRACE_S - int(used) <= 1
 
 
 def pack(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
