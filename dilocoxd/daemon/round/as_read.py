@@ -22,11 +22,9 @@ def as_read(
 
     To be called at the moment at which the machine hears of it: a recovery may have come between."""
     match event:
-        case PhaseOffered(contribution) if contribution.phase != in_flight:
-            return replace(event, is_misread=True)
         case PhaseOffered(contribution):
             base = reading.base_of(contribution)
-            if base is None:
+            if base is None or contribution.phase != in_flight:
                 return replace(event, is_misread=True)
             if base != contribution.base_round:
                 older = replace(contribution, base_round=base)

@@ -212,7 +212,7 @@ class RoundDriver:
         parts = self._parts
         in_flight = parts.site.status().in_flight if isinstance(event, PhaseOffered) else None
         event = as_read(event, parts.ledger.reading, flying, parts.sign_offer, in_flight)
-        commands = self._parts.recorder.handle(event, now)
+        commands = parts.recorder.handle(event, now)
         status, height = self._machine.status, self._machine.height
         transfers.look_again((status.state, status.round, status.attempt, height.attempt.exchange is None))
         self._write_early(event)

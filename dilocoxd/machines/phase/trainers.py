@@ -15,7 +15,6 @@ from dilocoxd.machines.phase.vocabulary import TrainerMessage
 from dilocoxd.wire.local import outer_worker as local, trainer as local_trainer, worker as local_worker
 
 EXTENSIONS_PER_PHASE = 20
-DOUBTED = "the shared state to give a finite loss"
 _CLOSE_THEN = {"none": "wait", "phase": "replace", "eager": "replace", "arrival": "keep", "streaming": "keep"}
 
 
@@ -148,7 +147,7 @@ def boundary_obstacle(m: PhaseState) -> str:
     if trainer.taking or trainer.needs_merge or trainer.must_replace:
         return "the trainers to take the newest anchor"
     if _is_tried_further(m):
-        return DOUBTED
+        return "the shared state to give a finite loss"
     takes_anchor = _CLOSE_THEN[m.settings.delay] == "replace"
     if trainer.state is TrainerState.WAITING or (takes_anchor and m.queue.is_changing_anchor):
         return "the committed entry to be applied"

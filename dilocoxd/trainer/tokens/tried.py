@@ -27,9 +27,9 @@ SECONDS_MAX: Final = 120
 _PROBE: Final = "A few words, 123 numbers \u00e9\u4e16\u1f600\n\tand <|signs|>."
 _SAID_MAX: Final = 300
 _REFUSED: Final = 3
-_FRAME: Final = struct.Struct(">cQ")
 _CLOCK_OF_LIMITS: Final = ~0 << 3
 """MAKE_PROCESS_CPUCLOCK(0, CPUCLOCK_PROF) of the kernel's linux/posix-timers.h: this process, user and system ticks."""
+_FRAME: Final = struct.Struct(">cQ")
 """Kind of a frame, and bytes that follow."""
 GIVEN: Final = b"t"
 """A tokenizer.json, and that it is read: the first frame."""
