@@ -3,8 +3,8 @@
 One file per phase, written before the site votes for an entry that names the phase: its payload of the last pass, then
 the results of the passes before (they say what the payload stands for), then what says how much of it was counted
 (outerworker/results/kept.py). The front has the payload's content: the work of its own phase, and of earlier ones that
-the error feedback still had. Layout: _FRONT, pairs of _ITEM, body, sha256 of all. Its payload is written while the
-exchange runs: everybody waits for the vote. What of it is owed:
+the error feedback still had. Layout: _FRONT, pairs of _ITEM, body, a _PART for each of its pieces, sha256 of all but
+the body. Its payload is written, and hashed, while the exchange runs: everybody waits for the vote. What of it is owed:
 machines/phase/owed_work.py. Source: docs/internals.md 4.3.
 """
 
@@ -25,9 +25,11 @@ from dilocoxd.ids import Digest, PhaseId
 from dilocoxd.store.durable import TEMPORARY_SUFFIX, Corrupt, EarlyWriter, fsync_directory, make_directory, store_error
 
 SUFFIX: Final = ".work"
-_FRONT: Final = struct.Struct("<8sQQ32sQQQQ")
+_FRONT: Final = struct.Struct("<8sQQ32sQQQQQ")
 _ITEM: Final = struct.Struct("<Qq")
-_MAGIC: Final = b"dlxwork3"
+_PART: Final = struct.Struct("<Q32s")
+"""Length and sha256 of a piece."""
+_MAGIC: Final = b"dlxwork4"
 _DIGEST_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
 
@@ -45,6 +47,8 @@ class KeptWork:
     """(phase, how often its work is in the payload), sorted; once each, as a rule."""
     place: int = 0
     """Of our contribution among those of the entry."""
+    num_pieces: int = 0
+    """That make the body."""
 
     @property
     def offset(self) -> int:
@@ -96,36 +100,42 @@ def front_of(file: BinaryIO, path: Path) -> KeptWork:
     items = file.read(_ITEM.size * _num_items(front, size))
     if len(front) < _FRONT.size:
         raise Corrupt(f"{path}: cut off")
-    magic, phase, round_index, entry, num_passes, length, place, num_items = _FRONT.unpack(front)
-    is_whole = size == _FRONT.size + _ITEM.size * num_items + length + _DIGEST_BYTES
+    magic, phase, round_index, entry, num_passes, length, place, num_items, num_pieces = _FRONT.unpack(front)
+    is_whole = size == _FRONT.size + _ITEM.size * num_items + length + _PART.size * num_pieces + _DIGEST_BYTES
     if magic != _MAGIC or not is_whole:
         raise Corrupt(f"{path}: holds no kept work, or not all of it")
     content = tuple((PhaseId(number), times) for number, times in _ITEM.iter_unpack(items))
-    return KeptWork(PhaseId(phase), round_index, Digest(entry), num_passes, length, content, place)
+    return KeptWork(PhaseId(phase), round_index, Digest(entry), num_passes, length, content, place, num_pieces)
 
 
 def _num_items(front: bytes, size: int) -> int:
     """Pairs behind the front, never more than the file has room for."""
-    return min(_FRONT.unpack(front)[-1], size // _ITEM.size) if len(front) == _FRONT.size else 0
+    return min(_FRONT.unpack(front)[-2], size // _ITEM.size) if len(front) == _FRONT.size else 0
 
 
 def check_work(path: Path) -> KeptWork:
-    """Read all and compare with the hash. Raises FileNotFoundError, StoreError."""
-    digest = hashlib.sha256()
+    """Read all and compare with the hashes. Raises FileNotFoundError, StoreError."""
     with opened_work(path) as file:
         kept = front_of(file, path)
-        left = kept.offset + kept.body_bytes
         file.seek(0)
-        while left:
-            piece = file.read(min(left, _PIECE_BYTES))
-            if not piece:
-                raise Corrupt(f"{path}: cut off")
-            digest.update(piece)
-            left -= len(piece)
-        expected = file.read(_DIGEST_BYTES)
-    if digest.digest() != expected:
-        raise Corrupt(f"{path}: damaged (sha256 differs)")
+        front = file.read(kept.offset)
+        file.seek(kept.body_bytes, os.SEEK_CUR)
+        parts, expected = file.read(_PART.size * kept.num_pieces), file.read(_DIGEST_BYTES)
+        if hashlib.sha256(front + parts).digest() != expected:
+            raise Corrupt(f"{path}: damaged (sha256 differs)")
+        file.seek(kept.offset)
+        for length, digest in _PART.iter_unpack(parts):
+            if _hash_of_next(file, length) != digest:
+                raise Corrupt(f"{path}: damaged (sha256 differs)")
     return kept
+
+
+def _hash_of_next(file: BinaryIO, length: int) -> bytes:
+    digest = hashlib.sha256()
+    while length and (data := file.read(min(length, _PIECE_BYTES))):
+        digest.update(data)
+        length -= len(data)
+    return digest.digest()
 
 
 class KeptWorkStore:
@@ -196,7 +206,7 @@ class KeptWorkStore:
         """Durable when this returns; replaces what an earlier attempt kept. Raises StoreError (DiskFull)."""
         path = work_path(self._directory, work.phase)
         length = sum(piece.length for piece in body)
-        numbers = (work.num_passes, length, work.place, len(work.content))
+        numbers = (work.num_passes, length, work.place, len(work.content), len(body))
         front = _FRONT.pack(_MAGIC, work.phase, work.round, work.entry_hash, *numbers) + b"".join(
             _ITEM.pack(*item) for item in work.content
         )
@@ -204,13 +214,12 @@ class KeptWorkStore:
             try:
                 make_directory(self._directory)
                 self._writer.open(self._next)
-                digest, offset = hashlib.sha256(front), len(front)
-                self._writer.write(front, 0)
+                offset, parts = self._writer.write(front, 0), b""
                 for piece in body:
-                    self._writer.put(piece.fd, piece.offset, piece.length, offset)
+                    digest = self._writer.put(piece.fd, piece.offset, piece.length, offset)
+                    parts += _PART.pack(piece.length, digest)
                     offset += piece.length
-                self._writer.read(len(front), offset, digest.update)
-                self._writer.finish(self._writer.write(digest.digest(), offset))
+                self._writer.finish(self._writer.write(parts + hashlib.sha256(front + parts).digest(), offset))
                 self._next.replace(path)
                 fsync_directory(self._directory)
             except OSError as error:

@@ -46,6 +46,7 @@ class Setting:
     command: Callable[[SiteProcess], list[str]] | None = None
     """How to start a site; None: `dilocoxd run`."""
     hidden_size: int = HIDDEN_SIZE
+    codec: str = "fp32"
 
 
 def options_of(folder: Path, setting: Setting) -> tuple[list[str], list[str]]:
@@ -60,7 +61,7 @@ def options_of(folder: Path, setting: Setting) -> tuple[list[str], list[str]]:
         "strategy.inner_steps": setting.inner_steps,
         "strategy.extend_steps_max": 20 * setting.inner_steps,
         "strategy.delay": setting.delay,
-        "strategy.codec": "fp32",
+        "strategy.codec": setting.codec,
         "strategy.segment_elements_max": 65536,
         "round.grace_min_s": 2.0,
         "round.grace_max_s": 30.0,

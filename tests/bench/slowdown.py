@@ -4,7 +4,8 @@ Two real sites on loopback, upload limited so that the exchange takes about half
 and without an exchange, side by side, so that other load on the machine hits both alike. Conditions alternate in one
 run: `pinned` = both trainers on the first core, daemons, p2pd and outer workers on the second (equal shares for the
 trainers whatever the exchange does, apart from memory and caches); `free` = everything anywhere, with the niceness of
-the product. Prints one JSON object per condition and site; target: ratio < 1.05.
+the product. Prints one JSON object per condition and site; targets: ratio < 1.03 pinned, < 1.10 free. Payloads are fp32
+unless `--codec int2` says that of the strategy `default`; the limit of upload is such that either takes half a phase.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from tests.bench.paced import Pair, Setting, add_hidden_size, limit_for, pid_of,
 from tests.harness.running.sites import SiteProcess
 
 CONDITIONS = ("pinned", "free")
+BITS = {"fp32": 32.0, "int4": 4.125, "int2": 2.125}
+"""A value's, in a payload."""
+FP32_BYTES = 10_689_536
+"""A site sends a round, of the model with HIDDEN_SIZE and two sites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +127,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ratio", type=float, default=0.5)
     parser.add_argument("--phase-s", type=float, required=True, help="Phase time that tests.bench.overlap measured.")
-    parser.add_argument("--payload", type=int, default=10_689_536, help="Bytes a site sends per round.")
+    parser.add_argument("--payload", type=int, help="Bytes a site sends per round; default: by model and codec.")
+    parser.add_argument("--codec", choices=BITS, default="fp32")
     parser.add_argument("--delay", choices=["phase", "arrival"], default="arrival")
     parser.add_argument("--blocks", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=4, help="Per block.")
@@ -132,14 +138,18 @@ def main() -> None:
     add_hidden_size(parser)
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
-    limit = limit_for(arguments.ratio, arguments.phase_s, arguments.payload)
-    setting = Setting(arguments.delay, arguments.inner_steps, limit, hidden_size=arguments.hidden_size)
+    payload = arguments.payload or round(FP32_BYTES * BITS[arguments.codec] / BITS["fp32"])
+    limit = limit_for(arguments.ratio, arguments.phase_s, payload)
+    setting = Setting(
+        arguments.delay, arguments.inner_steps, limit, hidden_size=arguments.hidden_size, codec=arguments.codec
+    )
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         rows = run_pair(
             Path(name), setting, lambda pair: alternate(pair, arguments.blocks, arguments.rounds, arguments.limit_s)
         )
     for row in rows:
-        json.dump(row | {"delay": arguments.delay, "load_1min": round(os.getloadavg()[0], 1)}, sys.stdout)
+        said = {"delay": arguments.delay, "codec": arguments.codec, "load_1min": round(os.getloadavg()[0], 1)}
+        json.dump(row | said, sys.stdout)
         sys.stdout.write("\n")
 
 

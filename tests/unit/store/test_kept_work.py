@@ -1,6 +1,7 @@
 """Files of kept work: found by phase, replaced by a later attempt, dropped by round."""
 
 import errno
+import hashlib
 import os
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def test_kept_work_is_found_whole(tmp_path: Path) -> None:
     keep(kept, 7, 3)
     path = work_path(tmp_path / "work", PhaseId(7))
     found = check_work(path)
-    assert found == KeptWork(PhaseId(7), 3, Digest(bytes([7]) * 32), 2, len(BODY))
+    assert found == KeptWork(PhaseId(7), 3, Digest(bytes([7]) * 32), 2, len(BODY), num_pieces=2)
     assert path.read_bytes()[found.offset : found.offset + found.body_bytes] == BODY
     keep(kept, 7, 4, BODY[:100])
     again = kept.find(PhaseId(7))
@@ -110,6 +111,42 @@ def test_what_was_written_early_counts_only_if_it_is_what_was_given(
     found = check_work(path)
     assert path.read_bytes()[found.offset : found.offset + found.body_bytes] == BODY
     assert [one.name for one in tmp_path.iterdir()] == [path.name]
+
+
+def test_damage_anywhere_is_found(tmp_path: Path) -> None:
+    """In front, content, body, hashes of the pieces, and the hash of those."""
+    kept, path = KeptWorkStore(tmp_path), work_path(tmp_path, PhaseId(5))
+    keep(kept, 5, 3, BODY[:64])
+    sound = path.read_bytes()
+    for place in range(len(sound)):
+        path.write_bytes(sound[:place] + bytes([sound[place] ^ 1]) + sound[place + 1 :])
+        assert kept.find_whole(PhaseId(5)) is None, place
+    for length in range(len(sound)):
+        path.write_bytes(sound[:length])
+        assert kept.find_whole(PhaseId(5)) is None, length
+    path.write_bytes(sound)
+    assert kept.find_whole(PhaseId(5)) is not None
+
+
+def test_work_is_hashed_once_when_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All wait for the vote, which compares what was written early with what is to be there."""
+    hashed, sha256 = list[int](), hashlib.sha256
+
+    class Noted:
+        def __init__(self, data: bytes = b"") -> None:
+            self._inner = sha256()
+            self.update(data)
+
+        def update(self, data: bytes) -> None:
+            hashed.append(len(data))
+            self._inner.update(data)
+
+        def digest(self) -> bytes:
+            return self._inner.digest()
+
+    monkeypatch.setattr(hashlib, "sha256", Noted)
+    early_and_kept(tmp_path, BODY, BODY, 1)
+    assert sum(length for length in hashed if length >= len(BODY) // 2) == len(BODY)
 
 
 def test_what_was_written_early_is_not_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
