@@ -5,8 +5,9 @@ ablations of the DiLoCoX paper, all with the same model, batch, text and links, 
 one rank with one thread. Steps have a fixed length, most of it a pause: the work of the daemons is then not taken from
 the trainers, as on a machine whose trainers have a GPU. DDP makes a few steps; its tokens per second are those of such
 steps for ever. `goal` and `of_no_links` are of the step that DDP was measured to make, not of the ratio asked for;
-`of_planned`: tokens per second over those that `dilocoxd plan` says. Prints a JSON object for each row; --json has
-curves of the loss too, --plot a picture. Needs root, ip and tc.
+`of_planned`: tokens per second over those that `dilocoxd plan` says. `step_took_s` far above `step_s`: the machine is
+too slow for such steps, and the row says little about links. Prints a JSON object for each row; --json has curves of
+the loss too, --plot a picture. Needs root, ip and tc.
 """
 
 import argparse
@@ -32,6 +33,10 @@ START_S, PHASES_TO_MEET = 120.0, 5
 """Patience until sites have had a round together."""
 PUBLISHED = {31.0: 32.0, 357.0: 357.0}
 """Ratio -> times the tokens per second of all-reduce in the DiLoCoX paper (arXiv 2506.21263), for 1.3B and 107B."""
+
+
+LATE = 1.05
+"""Times the length of a step: it computes for longer than that, and does not pause any more."""
 
 
 def tell(what: str) -> None:
@@ -60,6 +65,10 @@ def turn(ground: Ground, options: argparse.Namespace, folder: Path) -> tuple[Ddp
                 )
             except AssertionError as error:  # the other legs may be hours of work
                 tell(f"{name} FAILED: {error}")
+                continue
+        if found[name].step_took_s > LATE * ground.step_s:
+            took = f"steps of {ground.step_s:g} s took {found[name].step_took_s:.3f} s"
+            tell(f"{name}: {took}; this machine wants a longer --step-s, or fewer --sites")
     return ddp, found
 
 
@@ -96,6 +105,7 @@ def rows_of(ground: Ground, turns: list[tuple[DdpRun, dict[str, LegRun]]]) -> li
                 "of_no_links": round(times * ground.step_s / step_s, 3),
                 "published": PUBLISHED.get(ground.ratio),
                 "of_planned": round(statistics.median(run.of_planned for run in runs), 3),
+                "step_took_s": round(statistics.median(run.step_took_s for run in runs), 3),
                 "idle_share": round(statistics.median(run.idle_share for run in runs), 4),
                 "phase_steps": [min(runs[0].phases), round(statistics.median(runs[0].phases)), max(runs[0].phases)],
                 "rounds": runs[0].rounds,

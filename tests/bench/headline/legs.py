@@ -6,7 +6,9 @@ began on thin links are measured. Only what is in the chain counts as trained.
 
 import statistics
 import time
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +87,8 @@ class LegRun:
     """(seconds since the first inner step, validation loss of the shared model)"""
     planned_tokens_per_s: float = 0.0
     """By the formulas of `dilocoxd plan`."""
+    step_took_s: float = 0.0
+    """Median of what inner steps really took, pause and all; of the slowest site."""
 
     @property
     def of_planned(self) -> float:
@@ -127,12 +131,20 @@ def run_leg(network: Network, members: list[NamespacedSite], bit_per_s: float, l
         wait_until(lambda: _is_joint(members[0], peers), "a round of all", length.meet_s, members[0].describe)
         shape(network, "".join(network.names), bit_per_s)
         before = _applied(members[0], _newest(members[0])["round"] + 1, length.round_s)
-        began = time.monotonic()
+        began, began_unix = time.monotonic(), time.time()
         last = _train(members[0], before, length)
         ended = time.monotonic()
+        steps_s = [step_took_s(member.get("/v1/losses")["inner"], began_unix) for member in members]  # type: ignore[index]
         idle_s = max(waited_s(_waits_of(member), began, ended) for member in members)
         rows = [row for row in committed(members[0]) if before["round"] < row["round"] <= last["round"]]
-        return _figures(rows, last["applied_at"] - before["applied_at"], idle_s / (ended - began), _curve(members[0]))
+        found = _figures(rows, last["applied_at"] - before["applied_at"], idle_s / (ended - began), _curve(members[0]))
+        return replace(found, step_took_s=max(steps_s))
+
+
+def step_took_s(losses: Iterable[Sequence[float]], since_unix: float) -> float:
+    """Median time between two inner steps since then; `losses`: (unix seconds, step, loss) of each step."""
+    times = [each[0] for each in losses if each[0] >= since_unix]
+    return statistics.median(after - before for before, after in pairwise(times)) if len(times) > 1 else 0.0
 
 
 def _train(site: NamespacedSite, before: dict[str, Any], length: Length) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from dilocoxd.store.rundir import open_run_dir
 from tests.bench.headline.__main__ import loss_at, rows_of
 from tests.bench.headline.ddp import DdpRun, steps_within
 from tests.bench.headline.ground import HEADERS, Ground
-from tests.bench.headline.legs import LEGS, LegRun, Length, found_leg
+from tests.bench.headline.legs import LEGS, LegRun, Length, found_leg, step_took_s
 from tests.bench.headline.picture import draw
 from tests.bench.headline.planned import planned_tokens_per_s
 from tests.bench.headline.waits import ENDED, note, waited_s
@@ -76,6 +76,12 @@ def test_rows_say_how_many_times_ddp_and_draw_a_picture(tmp_path: Path) -> None:
 
 def test_loss_at_a_time_is_the_newest_that_was_known() -> None:
     assert loss_at(((0.0, 6.0), (5.0, 5.0)), 4.9) == 6.0
+
+
+def test_a_step_is_what_lies_between_two_losses_that_were_measured() -> None:
+    losses = [(1.0, 0, 6.0), (9.0, 1, 6.0), (10.0, 2, 6.0), (10.1, 3, 6.0), (10.2, 4, 6.0), (10.5, 5, 6.0)]
+    assert step_took_s(losses, 10.0) == pytest.approx(0.1)
+    assert step_took_s(losses, 10.5) == 0.0
 
 
 def test_waits_count_by_their_part_within_what_is_measured(tmp_path: Path) -> None:

@@ -169,5 +169,6 @@ def test_a_row_that_is_ended_leaves_what_it_has_entered() -> None:
 
 
 def test_a_row_that_does_not_end_is_ended_and_one_that_fails_says_why(tmp_path: Path) -> None:
-    assert program.measure(replace(QUICK, limit_s=0), tmp_path) == "not over after 0 s"
+    told = str(program.measure(replace(QUICK, limit_s=0), tmp_path, 3))
+    assert told.startswith("not over after 0 s;") and told.endswith("make bench ARGS='--slower 6 quick'")
     assert "unrecognized arguments: --wrong" in str(program.measure(replace(QUICK, options="--wrong"), tmp_path))
