@@ -168,7 +168,8 @@ class EarlyWriter:
     def _is_there(self, source: int, start: int, length: int, at: int) -> bool:
         for done in range(0, length, self._PIECE_BYTES):
             size = min(self._PIECE_BYTES, length - done)
-            if os.pread(source, size, start + done) != os.pread(self._fd, size, at + done):
+            data = os.pread(source, size, start + done)
+            if len(data) < size or data != os.pread(self._fd, size, at + done):
                 return False
         return True
 
