@@ -142,7 +142,7 @@ def test_a_busy_machine_is_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (7.0, 7.0, 7.0))
-    options = argparse.Namespace(anyway=False, load_max=1.0, settle_s=0.0, results=tmp_path)
+    options = argparse.Namespace(anyway=False, load_max=1.0, settle_s=0.0, slower=1.0, results=tmp_path)
     assert program.run([QUICK], options) == 1
     assert "NOT MEASURED: load 7.0 is above 1" in capsys.readouterr().out
     assert not list(tmp_path.iterdir())
