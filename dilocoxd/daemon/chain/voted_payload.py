@@ -3,8 +3,8 @@
 A vote needs it on disk (R2, R3): who dies between its vote and its commit is locked on an entry that it must be able to
 finish. When the last segment is here only that one is left to be written. The file has the place of a log record's
 front free (store/log_record.py), so the votes make it the record, and the payload is written once.
-What is written early is not believed: it counts when its sha256 is the one that the entry names. Attempts that fail
-leave bytes of no use, nothing else.
+What is written early is not believed: it counts when its bytes are those of the vote, and the sha256 that it had when
+it was written is the one that the entry names. Attempts that fail leave bytes of no use, nothing else.
 """
 
 import hashlib

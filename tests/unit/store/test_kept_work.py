@@ -87,6 +87,21 @@ def test_a_payload_that_ends_too_early_is_an_error_and_leaves_the_old_file(tmp_p
     assert found is not None and found.round == 1
 
 
+def test_a_payload_that_ends_where_the_early_copy_was_cut_is_not_taken_for_whole(tmp_path: Path) -> None:
+    kept, fd = KeptWorkStore(tmp_path), os.memfd_create("short")
+    try:
+        os.pwrite(fd, BODY, 0)
+        kept.keep_early(Piece(fd, 0, len(BODY)), 0, 0)
+        (early,) = tmp_path.iterdir()
+        os.truncate(early, early.stat().st_size - len(BODY) + 100)
+        os.truncate(fd, 100)
+        with pytest.raises(StoreError, match="too early"):
+            kept.keep(KeptWork(PhaseId(5), 1, Digest(bytes(32))), [Piece(fd, 0, len(BODY))])
+    finally:
+        os.close(fd)
+    assert list(tmp_path.iterdir()) == []
+
+
 def early_and_kept(folder: Path, early: bytes, body: bytes, num_items: int) -> None:
     """Work whose first half was written early, from what was there then."""
     kept, fd, half = KeptWorkStore(folder), os.memfd_create("payload"), len(body) // 2

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import hashlib
 import os
 import threading
 from dataclasses import replace
@@ -61,6 +62,32 @@ async def test_vote_writes_only_what_was_not_there_before_the_last_segment(
     assert written == [(SECOND.offset, SECOND.length)]
     kept = await PromiseFile(tmp_path).load(memfd(bytes(8)), MAP)
     assert kept is not None and kept.results_held
+
+
+def test_vote_hashes_only_what_was_not_there_before_the_last_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While all wait for it: what is there is compared byte for byte."""
+    payload, result = VotedPayload(tmp_path / "promise.payload"), memfd(payload_of(0))
+    hashed, sha256 = list[int](), hashlib.sha256
+    payload.write_early(result, FIRST.offset, FIRST.length)
+
+    class Noted:
+        def __init__(self) -> None:
+            self._inner = sha256()
+
+        def update(self, data: bytes) -> None:
+            hashed.append(len(data))
+            self._inner.update(data)
+
+        def digest(self) -> bytes:
+            return self._inner.digest()
+
+    whole = payload_of(0)
+    hashes = [sha256(whole[one.offset : one.offset + one.length]).digest() for one in (FIRST, SECOND)]
+    monkeypatch.setattr(hashlib, "sha256", Noted)
+    assert payload.finish(result, LENGTHS, hashes)
+    assert hashed == [SECOND.length]
 
 
 async def test_what_an_attempt_that_failed_wrote_early_is_not_taken_for_the_payload(tmp_path: Path) -> None:
