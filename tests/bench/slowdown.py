@@ -127,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ratio", type=float, default=0.5)
     parser.add_argument("--phase-s", type=float, required=True, help="Phase time that tests.bench.overlap measured.")
-    parser.add_argument("--payload", type=int, help="Bytes a site sends per round; default: by model and codec.")
+    parser.add_argument("--payload", type=int, help="Bytes sent per round; default: by codec, for --hidden-size 256.")
     parser.add_argument("--codec", choices=BITS, default="fp32")
     parser.add_argument("--delay", choices=["phase", "arrival"], default="arrival")
     parser.add_argument("--blocks", type=int, default=4)
