@@ -1,6 +1,7 @@
 """What long links cost: plain TCP over the test internet, then lives of three daemons for each round trip and loss.
 
-`python -m tests.bench.long_links [--rtts-ms 0,20,100,300] [--losses 0,1] [--phase-s 4] [--rounds 3] [--mib 256]`.
+`python -m tests.bench.long_links [--rtts-ms 0,20,100,300] [--losses 0,1] [--phase-s 4] [--rounds 3] [--mib 256]
+[--progress-timeout-s 20]`.
 Times of lives are seconds; `round trips` is the cost of a round above that of the first row, in round trips.
 """
 
@@ -31,14 +32,14 @@ def links(rtts_s: list[float], mib: int) -> None:
             print(f"| {1000 * seconds:.0f} ms | {1000 * measured:.1f} ms | {shown} |", flush=True)
 
 
-def lives(rtts_s: list[float], losses: list[float], phase_s: float, num_rounds: int) -> None:
+def lives(rtts_s: list[float], losses: list[float], phase_s: float, num_rounds: int, progress_timeout_s: float) -> None:
     """Print a row for each life; a life in which a peer was suspected wrongly says so."""
     print("\n| round trip | loss | exchange | round trips | join | killed | back | suspicions |\n" + "|---" * 8 + "|")
     base_s = 0.0
     for seconds in rtts_s:
         for loss in losses:
             with tempfile.TemporaryDirectory() as folder:
-                life = live(PREFIX, Path(folder), rtt(seconds, loss), phase_s, num_rounds)
+                life = live(PREFIX, Path(folder), rtt(seconds, loss), phase_s, num_rounds, progress_timeout_s)
             assert len(set(life.heads)) == 1, "one chain"
             base_s = base_s or life.exchange_s
             trips = f"{(life.exchange_s - base_s) / seconds:.1f}" if seconds else "-"
@@ -57,11 +58,13 @@ def main() -> None:
     parser.add_argument("--phase-s", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=3, help="0: plain links only")
     parser.add_argument("--mib", type=int, default=256)
+    parser.add_argument("--progress-timeout-s", type=float, default=20.0, help="5 are of the preset for one machine")
     options = parser.parse_args()
     rtts_s = [float(text) / 1000 for text in options.rtts_ms.split(",")]
     links(rtts_s, options.mib)
     if options.rounds:
-        lives(rtts_s, [float(text) / 100 for text in options.losses.split(",")], options.phase_s, options.rounds)
+        losses = [float(text) / 100 for text in options.losses.split(",")]
+        lives(rtts_s, losses, options.phase_s, options.rounds, options.progress_timeout_s)
 
 
 if __name__ == "__main__":
