@@ -6,7 +6,8 @@ time of an exchange; for hivemind with finding a group, which it does each time.
 `next_s`: kill -9 of a peer in the middle of an exchange (`frozen`: SIGSTOP) to the end of the survivors' next one
 that began behind it; `joined`: start of one peer more to the end of its first exchange with all others, who give it
 what state they have; null: none within `--patience-s`. A plain ring of gloo has no way to join, and waits for a frozen
-peer for its time-out.
+peer for its time-out. `told`: of the survivors that saw the end of the exchange that was broken, in all turns, those
+who were told that it failed; `same`: whether they had one state then.
 What ours take: tests.bench.survivors, tests.bench.links. Prints a JSON object for each. Needs root, ip and tc.
 """
 
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -97,6 +99,23 @@ def without_it(peers: list[Peer], since: float, patience_s: float) -> float | No
     return round(max(peer.done(len(peers), since)[0]["at"] for peer in peers) - since, 2)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One turn."""
+
+    seconds: float
+    """Of an exchange, the median."""
+    next_s: float | None
+    broken: tuple[dict[str, Any], ...] = ()
+    """What survivors said of the exchange that was broken."""
+
+
+def broken_at(peers: list[Peer], since: float) -> tuple[dict[str, Any], ...]:
+    """What each of them said of the exchange that was under way at this moment."""
+    found = ([line for line in peer.lines[1:] if line["at"] - line["seconds"] <= since < line["at"]] for peer in peers)
+    return tuple(lines[0] for lines in found if lines)
+
+
 def with_it(newcomer: Peer, size: int, since: float, patience_s: float) -> float | None:
     """Seconds from this moment until a newcomer has made an exchange with so many peers; None: too long."""
     deadline = time.monotonic() + patience_s
@@ -107,10 +126,8 @@ def with_it(newcomer: Peer, size: int, since: float, patience_s: float) -> float
     return round(newcomer.done(size)[0]["at"] - since, 2)
 
 
-def measure(
-    way: str, end: str, network: Network, options: argparse.Namespace, log: IO[str]
-) -> tuple[float, float | None]:
-    """(median seconds of an exchange, seconds to the next one); a newcomer has the last of the namespaces."""
+def measure(way: str, end: str, network: Network, options: argparse.Namespace, log: IO[str]) -> Found:
+    """One turn; a newcomer has the last of the namespaces."""
     names, elements = network.names, options.mib << 18
     count = len(names) - (end == "joined")
     with ExitStack() as stack:
@@ -147,14 +164,16 @@ def measure(
             newcomer = started(count)
             newcomer.ready()
             newcomer.go()
-            return seconds, with_it(newcomer, count + 1, since, options.patience_s)
+            return Found(seconds, with_it(newcomer, count + 1, since, options.patience_s))
+        before = time.time()  # a kill is waited for: the others may be told before that is over
         (peers[-1].kill if end == "killed" else peers[-1].freeze)()
-        return seconds, without_it(peers[:-1], time.time(), options.patience_s)
+        next_s = without_it(peers[:-1], time.time(), options.patience_s)
+        return Found(seconds, next_s, broken_at(peers[:-1], before))
 
 
 def row(way: str, end: str, options: argparse.Namespace) -> dict[str, Any]:
     """Medians of so many turns, each with peers of its own."""
-    count, found = options.sites, []
+    count, found = options.sites, list[Found]()
     for _ in range(options.turns):
         with (
             tempfile.TemporaryDirectory(prefix="dilocoxd-peers-") as folder,
@@ -167,8 +186,9 @@ def row(way: str, end: str, options: argparse.Namespace) -> dict[str, Any]:
                 log.seek(0)
                 sys.stderr.write(log.read()[-3000:])
                 raise
-    seconds = statistics.median(one for one, _ in found)
-    nexts = [one for _, one in found if one is not None]
+    seconds = statistics.median(one.seconds for one in found)
+    nexts = [one.next_s for one in found if one.next_s is not None]
+    said = [line["group"] != count for one in found for line in one.broken]
     ring_bits = 8 * 2 * (count - 1) / count * 4 * (options.mib << 18)
     return {
         "way": way,
@@ -180,6 +200,8 @@ def row(way: str, end: str, options: argparse.Namespace) -> dict[str, Any]:
         "end": end,
         "turns": options.turns,
         "next_s": round(statistics.median(nexts), 2) if len(nexts) == len(found) else None,
+        "told": f"{sum(said)} of {len(said)}",
+        "same": all(len({line["state"] for line in one.broken}) < 2 for one in found) if said else None,
         "load_1min": round(os.getloadavg()[0], 1),
     }
 

@@ -1,15 +1,17 @@
-"""A peer that averages one vector again and again: `... peer WAY ADDRESS FIRST NUMBER MOST FOUNDERS ELEMENTS`.
+"""A peer that averages a vector again and again: `... peer WAY ADDRESS FIRST NUMBER MOST FOUNDERS ELEMENTS`.
 
+Before each exchange it adds its NUMBER to all of it, so that who has lost a share has another mean than the rest.
 MOST peers at a time; who has a NUMBER from FOUNDERS on is new among them.
 
 WAY `gloo`: a ring of torch.distributed, made anew without the dead when it breaks: by a store that stays alive, told
 that one is missing, which is the least that anybody needs. WAY `hivemind`: its averager, which finds groups by itself,
 with the time-outs that hivemind's Optimizer gives it: without them it waited for a dead peer for ever. WAY `torchft`:
 its manager over gloo, with a lighthouse at the first peer, which stays alive; settings of its documentation. A newcomer
-of both first gets the state that the others have, by the library's own way. Says where
-it can be reached, waits for a line, then prints a line for each exchange that is done.
+of both first gets the state that the others have, by the library's own way. Says where it can be reached, waits for a
+line, then prints a line for each exchange that is over, with a hash of what it has then; one of `group` 0 was given up.
 """
 
+import hashlib
 import importlib
 import json
 import socket
@@ -26,11 +28,20 @@ STEP_S, CHUNK_S = 60.0, 15.0
 """Defaults of hivemind.Optimizer: averaging_timeout, and next_chunk_timeout, which is its matchmaking_time."""
 TICK_MS, JOIN_MS = 100, 10_000
 """Of torchft's lighthouse, as its README starts one."""
+SAMPLE_EVERY = 97
+"""Elements that are hashed: all of them would take the time of the exchange that follows."""
 
 
 def say(**what: object) -> None:
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
+
+
+def told(began: float, group: int, vector: torch.Tensor) -> None:
+    """An exchange that began then is over; `group`: of so many peers, 0: it was given up."""
+    ended = time.time()
+    state = hashlib.sha256(vector[::SAMPLE_EVERY].contiguous().numpy().tobytes()).hexdigest()[:16]
+    say(at=ended, seconds=ended - began, group=group, state=state)
 
 
 def gloo(first: str, number: int, num_peers: int, vector: torch.Tensor) -> None:
@@ -50,19 +61,21 @@ def gloo(first: str, number: int, num_peers: int, vector: torch.Tensor) -> None:
     sys.stdin.readline()
     join(generation)
     while True:
+        vector += number
         began = time.time()
         try:
             dist.all_reduce(vector)
         except RuntimeError:  # gloo's word for a neighbour that is gone
+            told(began, 0, vector)
             dist.destroy_process_group()
             generation += 1
             join(generation)
             continue
         vector /= num_peers - generation
-        say(at=time.time(), seconds=time.time() - began, group=num_peers - generation)
+        told(began, num_peers - generation, vector)
 
 
-def hivemind(address: str, first: str, num_peers: int, is_new: bool, vector: torch.Tensor) -> None:
+def hivemind(address: str, first: str, number: int, num_peers: int, is_new: bool, vector: torch.Tensor) -> None:
     """For ever."""
     from hivemind import DHT
     from hivemind.averaging import DecentralizedAverager
@@ -80,13 +93,15 @@ def hivemind(address: str, first: str, num_peers: int, is_new: bool, vector: tor
     if is_new:
         averager.load_state_from_peers(timeout=STEP_S)
     while True:
+        with averager.get_tensors() as (averaged,):
+            averaged += number
         began = time.time()
         try:
             found = averager.step(timeout=STEP_S)
         except (AllreduceException, MatchmakingException, TimeoutError):
-            continue
-        if found is not None:
-            say(at=time.time(), seconds=time.time() - began, group=len(found))
+            found = None
+        with averager.get_tensors() as (averaged,):
+            told(began, len(found) if found is not None else 0, averaged)
 
 
 def torchft(address: str, first: str, number: int, num_peers: int, vector: torch.Tensor) -> None:
@@ -113,6 +128,7 @@ def torchft(address: str, first: str, number: int, num_peers: int, vector: torch
     say(reached_at="")  # its heart beats: the first quorum waits for it
     sys.stdin.readline()
     while lighthouse is not None or number:
+        vector += number
         began = time.time()
         try:
             manager.start_quorum()
@@ -120,9 +136,8 @@ def torchft(address: str, first: str, number: int, num_peers: int, vector: torch
             is_committed = manager.should_commit()
         except (RuntimeError, TimeoutError) as error:
             sys.stderr.write(f"{error}\n")
-            continue
-        if is_committed:
-            say(at=time.time(), seconds=time.time() - began, group=manager.num_participants())
+            is_committed = False
+        told(began, manager.num_participants() if is_committed else 0, vector)
 
 
 def main() -> None:
@@ -135,7 +150,7 @@ def main() -> None:
     elif way == "torchft":
         torchft(address, first, number, founders, vector)
     else:
-        hivemind(address, first, most, number >= founders, vector)
+        hivemind(address, first, number, most, number >= founders, vector)
 
 
 if __name__ == "__main__":
