@@ -32,6 +32,10 @@ _PART: Final = struct.Struct("<Q32s")
 _MAGIC: Final = b"dlxwork4"
 _DIGEST_BYTES: Final = 32
 _PIECE_BYTES: Final = 1 << 20
+_ITEMS_MAX: Final = 1 << 16
+"""As many as the outer worker can be told of (wire/local/outer_worker.py)."""
+_PIECES_MAX: Final = 1 << 17
+"""A body has two for each segment and one for each pass before, and one more: wire/limits.py, RESULT_HASHES_MAX."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,39 +98,44 @@ def opened_work(path: Path) -> Iterator[BinaryIO]:
 
 
 def front_of(file: BinaryIO, path: Path) -> KeptWork:
-    """The front of a file that is open at its start, whatever lies at `path` by now. Raises OSError, Corrupt."""
+    """The front of a file that is open at its start, whatever lies at `path` by now. What a damaged front says of its
+    length takes no memory. Raises OSError, Corrupt."""
     front = file.read(_FRONT.size)
-    size = os.fstat(file.fileno()).st_size
-    items = file.read(_ITEM.size * _num_items(front, size))
     if len(front) < _FRONT.size:
         raise Corrupt(f"{path}: cut off")
     magic, phase, round_index, entry, num_passes, length, place, num_items, num_pieces = _FRONT.unpack(front)
-    is_whole = size == _FRONT.size + _ITEM.size * num_items + length + _PART.size * num_pieces + _DIGEST_BYTES
-    if magic != _MAGIC or not is_whole:
-        raise Corrupt(f"{path}: holds no kept work, or not all of it")
+    if magic != _MAGIC:
+        raise Corrupt(f"{path}: holds no kept work, or that of another version of dilocoxd")
+    expected = _FRONT.size + _ITEM.size * num_items + length + _PART.size * num_pieces + _DIGEST_BYTES
+    is_whole = os.fstat(file.fileno()).st_size == expected and num_items <= _ITEMS_MAX and num_pieces <= _PIECES_MAX
+    items = file.read(_ITEM.size * num_items) if is_whole else b""
+    if not is_whole or len(items) < _ITEM.size * num_items:
+        raise Corrupt(f"{path}: damaged, or cut off")
     content = tuple((PhaseId(number), times) for number, times in _ITEM.iter_unpack(items))
     return KeptWork(PhaseId(phase), round_index, Digest(entry), num_passes, length, content, place, num_pieces)
-
-
-def _num_items(front: bytes, size: int) -> int:
-    """Pairs behind the front, never more than the file has room for."""
-    return min(_FRONT.unpack(front)[-2], size // _ITEM.size) if len(front) == _FRONT.size else 0
 
 
 def check_work(path: Path) -> KeptWork:
     """Read all and compare with the hashes. Raises FileNotFoundError, StoreError."""
     with opened_work(path) as file:
-        kept = front_of(file, path)
-        file.seek(0)
-        front = file.read(kept.offset)
-        file.seek(kept.body_bytes, os.SEEK_CUR)
-        parts, expected = file.read(_PART.size * kept.num_pieces), file.read(_DIGEST_BYTES)
-        if hashlib.sha256(front + parts).digest() != expected:
+        return check_open(file, path)
+
+
+def check_open(file: BinaryIO, path: Path) -> KeptWork:
+    """The same of a file that is open at its start: what is read from it later was checked. Raises OSError, Corrupt."""
+    kept = front_of(file, path)
+    file.seek(0)
+    front = file.read(kept.offset)
+    file.seek(kept.body_bytes, os.SEEK_CUR)
+    parts, expected = file.read(_PART.size * kept.num_pieces), file.read(_DIGEST_BYTES)
+    if hashlib.sha256(front + parts).digest() != expected:
+        raise Corrupt(f"{path}: damaged (sha256 differs)")
+    if sum(length for length, _ in _PART.iter_unpack(parts)) != kept.body_bytes:
+        raise Corrupt(f"{path}: damaged (its pieces do not make its body)")
+    file.seek(kept.offset)
+    for length, digest in _PART.iter_unpack(parts):
+        if _hash_of_next(file, length) != digest:
             raise Corrupt(f"{path}: damaged (sha256 differs)")
-        file.seek(kept.offset)
-        for length, digest in _PART.iter_unpack(parts):
-            if _hash_of_next(file, length) != digest:
-                raise Corrupt(f"{path}: damaged (sha256 differs)")
     return kept
 
 
@@ -150,27 +159,35 @@ class KeptWorkStore:
     def find(self, phase: PhaseId) -> KeptWork | None:
         """What is kept of a phase; None if nothing (sound) is."""
         try:
-            return read_front(work_path(self._directory, phase))
+            kept = read_front(work_path(self._directory, phase))
         except (FileNotFoundError, Corrupt):
             return None
+        return kept if kept.phase == phase else None
 
     def find_whole(self, phase: PhaseId) -> KeptWork | None:
         """The same, after reading all of it: None also if its body is damaged, or cannot be read."""
         try:
-            return check_work(work_path(self._directory, phase))
+            kept = check_work(work_path(self._directory, phase))
         except (FileNotFoundError, StoreError):
             return None
+        return kept if kept.phase == phase else None
 
     def contents(self) -> dict[PhaseId, dict[PhaseId, int]]:
         """The content of each (sound) file, by phase. Raises StoreError."""
         return {work.phase: dict(work.content) for work in self._all()}
 
     def _all(self) -> list[KeptWork]:
+        found = map(self.find, self._phases())
+        return [work for work in found if work is not None]
+
+    def _phases(self) -> list[PhaseId]:
+        """Of which there is a file, sound or not; other files are not ours. Raises StoreError."""
         try:
-            found = [self.find(PhaseId(int(path.stem))) for path in self._directory.glob(f"*{SUFFIX}")]
+            paths = list(self._directory.glob(f"*{SUFFIX}"))
         except OSError as error:
             raise store_error("looking at kept work", self._directory, error) from error
-        return [work for work in found if work is not None]
+        named = [(path, PhaseId(int(path.stem))) for path in paths if path.stem.isdecimal()]
+        return [phase for path, phase in named if path == work_path(self._directory, phase)]
 
     def clear_unfinished(self) -> None:
         """What a crash has left half written, and what was begun early; no work is lost. Raises StoreError."""
@@ -214,11 +231,12 @@ class KeptWorkStore:
             try:
                 make_directory(self._directory)
                 self._writer.open(self._next)
-                offset, parts = self._writer.write(front, 0), b""
+                offset, found = self._writer.write(front, 0), []
                 for piece in body:
                     digest = self._writer.put(piece.fd, piece.offset, piece.length, offset)
-                    parts += _PART.pack(piece.length, digest)
+                    found.append(_PART.pack(piece.length, digest))
                     offset += piece.length
+                parts = b"".join(found)
                 self._writer.finish(self._writer.write(parts + hashlib.sha256(front + parts).digest(), offset))
                 self._next.replace(path)
                 fsync_directory(self._directory)
@@ -240,10 +258,9 @@ class KeptWorkStore:
             if any(earlier in staying for earlier, _ in works[phase].content):
                 staying.add(phase)
         try:
-            for path in self._directory.glob(f"*{SUFFIX}"):
-                if PhaseId(int(path.name.removesuffix(SUFFIX))) not in staying:
-                    freed += path.stat().st_size
-                    path.unlink()
+            for path in (work_path(self._directory, phase) for phase in self._phases() if phase not in staying):
+                freed += path.stat().st_size
+                path.unlink()
         except OSError as error:
             raise store_error("dropping kept work", self._directory, error) from error
         return freed

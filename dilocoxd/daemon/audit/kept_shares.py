@@ -57,7 +57,7 @@ class KeptShares:
     def _payload(self, file: BinaryIO, phase: int) -> KeptPlace:
         path = self._path(phase)
         kept, length = front_of(file, path), sum(self._lengths())
-        if kept.num_passes != 1 or not 0 < length <= kept.body_bytes:
+        if kept.phase != phase or kept.num_passes != 1 or not 0 < length <= kept.body_bytes:
             raise StoreError(f"phase {phase} is not kept as one payload")
         return KeptPlace(path, kept.offset, length)
 

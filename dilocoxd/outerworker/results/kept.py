@@ -23,7 +23,7 @@ from dilocoxd.outerworker.failure import RequestFailed
 from dilocoxd.outerworker.plan import HEADER_BYTES, OuterPlan, Table
 from dilocoxd.outerworker.results.reading import Results, read_exactly
 from dilocoxd.outerworker.workspace import Workspace
-from dilocoxd.store.kept_work import KeptWork, check_work
+from dilocoxd.store.kept_work import KeptWork, check_open, opened_work
 from dilocoxd.wire.layout import Segment
 
 
@@ -83,11 +83,11 @@ class KeptShare:
 @contextmanager
 def open_kept(workspace: Workspace, path: Path, phase: PhaseId) -> Iterator[KeptShare]:
     """The work of this phase, whole and of this run. Raises OSError, StoreError, RequestFailed."""
-    kept = check_work(path)
-    if kept.phase != phase:
-        raise StoreError(f"{path} is of phase {kept.phase}, not {phase}")
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    with opened_work(path) as file:
+        kept, fd = check_open(file, path), os.dup(file.fileno())
     try:
+        if kept.phase != phase:
+            raise StoreError(f"{path} is of phase {kept.phase}, not {phase}")
         yield KeptShare(workspace, fd, kept, _lengths(workspace.plan, kept, path))
     finally:
         os.close(fd)
