@@ -176,6 +176,11 @@ class KeptWorkStore:
         """The content of each (sound) file, by phase. Raises StoreError."""
         return {work.phase: dict(work.content) for work in self._all()}
 
+    def unreadable(self) -> frozenset[PhaseId]:
+        """Phases whose file is not sound, or of another version: we voted for entries that name them, or meant to.
+        Raises StoreError."""
+        return frozenset(self._phases()) - {work.phase for work in self._all()}
+
     def _all(self) -> list[KeptWork]:
         found = map(self.find, self._phases())
         return [work for work in found if work is not None]

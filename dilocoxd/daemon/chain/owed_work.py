@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from dilocoxd.daemon.chain.early_writes import EarlyWrites
 from dilocoxd.daemon.chain.ledger import Ledger
@@ -29,6 +30,10 @@ from dilocoxd.telemetry.events import EventLog
 from dilocoxd.telemetry.suspicions import EntryTakenBack
 from dilocoxd.wire.entry import Entry, entry_hash
 from dilocoxd.wire.local.buffers import MEMORY, OUTBOX, RESULT
+
+_UNREADABLE: Final = (
+    "what is kept of it is damaged, or of another version of dilocoxd; unless an entry names it, its work is lost"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +96,10 @@ class WorkKeeper:
         """What chain and disk say of our work once we have caught up. Raises StoreError."""
         await asyncio.to_thread(self.kept.clear_unfinished)
         contents = await asyncio.to_thread(self.kept.contents)
-        return StartingPoint(await ledger.own_phases(), contents, await asyncio.to_thread(self._newest, ledger))
+        unreadable, chain = await asyncio.to_thread(self.kept.unreadable), await ledger.own_phases()
+        for phase in sorted(unreadable - chain):
+            self.events.emit(catalogue.ContributionRefused(phase=phase, reason=_UNREADABLE))
+        return StartingPoint(chain, contents, await asyncio.to_thread(self._newest, ledger), unreadable)
 
     def _newest(self, ledger: Ledger) -> CountedIn | None:
         """How much of our newest contribution was counted: the work that was given to this very entry says it to the

@@ -58,13 +58,15 @@ def begin(m: PhaseState, event: ev.TrainingBegun) -> PhaseId | None:
             if settled is None or phase > settled:
                 m.emit(cmd.ForgetWork(phase))
                 del m.owed.kept[phase]
-    known = {*start.own_phases, *start.kept}
+    known = {*start.own_phases, *start.kept, *start.unreadable}
     if known and (settled is None or max(known) > settled):
         m.persist(last_settled=max(known))
     # The record can be lost, with a disk or alone: chain, kept work and feedback remember which numbers were used.
     free = max((PhaseId(number + 1) for number in known | _numbers_in(saved)), default=m.next_phase)
     m.next_phase = m.settings.volumes.first_phase(max(m.next_phase, free))
-    return _restorable(saved, known, start.own_phases) if saved is not None else None
+    if saved is None or any(phase > saved.phase for phase in start.unreadable - start.own_phases):
+        return None  # FEEDBACK could not lose what such work carries, were its entry finished
+    return _restorable(saved, known, start.own_phases)
 
 
 def _numbers_in(saved: SavedFeedback | None) -> set[PhaseId]:

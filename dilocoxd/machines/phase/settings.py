@@ -83,3 +83,5 @@ class StartingPoint:
     """Contents of those whose work is kept: we voted for entries that name them, or meant to."""
     newest: CountedIn | None = None
     """Of our newest contribution in the chain; None if it has none."""
+    unreadable: frozenset[PhaseId] = frozenset()
+    """Those whose work is kept, but cannot be read: an entry that we voted for may still bring them into the chain."""

@@ -60,7 +60,7 @@ def test_numbers_of_a_damaged_file_take_no_memory(
     os.truncate(path, SIZE)
     tracemalloc.start()
     try:
-        with pytest.raises(StoreError, match="5.work"):
+        with pytest.raises(StoreError, match=r"5\.work"):
             check_work(path)
         assert KeptWorkStore(tmp_path).contents() == {}
         assert tracemalloc.get_traced_memory()[1] < SIZE // 8

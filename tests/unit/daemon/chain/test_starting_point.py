@@ -75,6 +75,30 @@ async def test_kept_work_that_is_damaged_behind_its_front_says_nothing(tmp_path:
     assert bool(newest.results_path) == has_payload, "the log still says it"
 
 
+@pytest.mark.parametrize("damage", ["other version", "cut off", "copy"])
+async def test_kept_work_that_cannot_be_read_is_told_of(tmp_path: Path, damage: str) -> None:
+    """We voted for entries that name it: what the saved error feedback holds may come into the chain with it."""
+    ledger, site = await opened(tmp_path, true_chain(4))
+    store, voted = KeptWorkStore(tmp_path / "work"), PhaseId(NEWEST + 1)
+    for phase in (PhaseId(2), voted):
+        path = work_path(tmp_path / "work", phase)
+        store.keep(KeptWork(phase, 3, Digest(bytes(32)), content=((phase, 1),)), [])
+        match damage:
+            case "other version":
+                path.write_bytes(b"dlxwork3" + path.read_bytes()[8:])
+            case "cut off":
+                path.write_bytes(path.read_bytes()[:-1])
+            case _:
+                store.keep(KeptWork(PhaseId(3), 3, Digest(bytes(32)), content=((PhaseId(3), 1),)), [])
+                path.write_bytes(work_path(tmp_path / "work", PhaseId(3)).read_bytes())
+    events = EventLog(tmp_path / "events")
+    start = await WorkKeeper(ME, site, store, tmp_path / "feedback", events).starting_point(ledger)
+    assert start.kept.keys() == ({3} if damage == "copy" else set())
+    assert start.unreadable == {2, voted}
+    told = (tmp_path / "events").read_text()
+    assert told.count("contribution.refused") == 1 and f'"phase":{voted},' in told and "another version" in told
+
+
 async def test_a_chain_that_never_named_us_says_nothing(tmp_path: Path) -> None:
     ledger, site = await opened(tmp_path, [])
     start = await WorkKeeper(

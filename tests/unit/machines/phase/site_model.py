@@ -307,12 +307,19 @@ class SiteModel:
         (self.chain.add if is_withdrawn else self.chain.discard)(phase)
         self.send(ev.WorkMoved(self.order(), PhaseId(phase), is_withdrawn))
 
-    def begin(self, own_phases: Iterable[int] = (), kept: Iterable[int] = (), newest: CountedIn | None = None) -> None:
-        """Caught up: these phases of ours are in the chain, the work of these is kept."""
+    def begin(
+        self,
+        own_phases: Iterable[int] = (),
+        kept: Iterable[int] = (),
+        newest: CountedIn | None = None,
+        unreadable: Iterable[int] = (),
+    ) -> None:
+        """Caught up: these phases of ours are in the chain, the work of these is kept, or cannot be read any more."""
         own, self.feedback, self.flying = frozenset(map(PhaseId, own_phases)), Counter(), None
         self.chain = set(own)
         contents = {PhaseId(p): {PhaseId(q): n for q, n in self.contents[p].items() if n} for p in kept}
-        self.send(ev.TrainingBegun(self.order(), StartingPoint(own, contents, newest), self.saved))
+        start = StartingPoint(own, contents, newest, frozenset(map(PhaseId, unreadable)))
+        self.send(ev.TrainingBegun(self.order(), start, self.saved))
 
     def train_from(self, state: int) -> None:
         """Outer worker and trainers are there, and train on the shared state of this number."""

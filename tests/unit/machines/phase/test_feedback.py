@@ -17,7 +17,11 @@ def saved(at: int, in_flight: int | None = None) -> SavedFeedback:
 
 
 def at_start(
-    file: SavedFeedback | None, chain: tuple[int, ...], kept: tuple[int, ...], newest: CountedIn | None = None
+    file: SavedFeedback | None,
+    chain: tuple[int, ...],
+    kept: tuple[int, ...],
+    newest: CountedIn | None = None,
+    unreadable: tuple[int, ...] = (),
 ) -> SiteModel:
     site = SiteModel(PhaseSettings("phase", 4, 2, 0, own_work_directory="work"), record=SiteRecord(6, PhaseId(3)))
     site.saved = file
@@ -28,7 +32,7 @@ def at_start(
     site.start_trainer()
     site.settle_down()
     assert site.machine.waiting_for == "the run to be caught up with, before training starts"
-    site.begin(chain, kept, newest)
+    site.begin(chain, kept, newest, unreadable)
     return site
 
 
@@ -52,6 +56,25 @@ def test_feedback_on_disk_is_used_only_if_nothing_can_be_counted_twice(
     file: SavedFeedback | None, chain: tuple[int, ...], kept: tuple[int, ...], restored: int | None
 ) -> None:
     site = at_start(file, chain, kept)
+    request = site.outer_task and site.outer_task.request
+    assert (request.phase if isinstance(request, local.RestoreSite) else None) == restored
+
+
+@pytest.mark.parametrize(
+    ("file", "chain", "unreadable", "restored"),
+    [
+        (saved(3), (3,), (4,), None),
+        (saved(3, in_flight=4), (3,), (4,), None),
+        (saved(3, in_flight=4), (3, 4), (4,), 4),
+        (saved(3), (3,), (2, 3), 3),
+        (saved(3), (), (3,), 3),
+    ],
+)
+def test_a_vote_whose_kept_work_cannot_be_read_still_counts(
+    file: SavedFeedback, chain: tuple[int, ...], unreadable: tuple[int, ...], restored: int | None
+) -> None:
+    """After an update, or damaged: its entry may be finished, with what the file holds, and nothing could say so."""
+    site = at_start(file, chain, (), None, unreadable)
     request = site.outer_task and site.outer_task.request
     assert (request.phase if isinstance(request, local.RestoreSite) else None) == restored
 
