@@ -5,7 +5,8 @@ and without an exchange, side by side, so that other load on the machine hits bo
 run: `pinned` = both trainers on the first core, daemons, p2pd and outer workers on the second (equal shares for the
 trainers whatever the exchange does, apart from memory and caches); `free` = everything anywhere, with the niceness of
 the product. Prints one JSON object per condition and site; targets: ratio < 1.03 pinned, < 1.10 free. Payloads are fp32
-unless `--codec int2` says that of the strategy `default`; the limit of upload is such that either takes half a phase.
+unless `--codec int2` says that of the strategy `default`; the limit of upload is such that they take about half a phase
+(of int2 most is what the limit lets through at once: `exchange_to_phase` says what it was).
 """
 
 from __future__ import annotations

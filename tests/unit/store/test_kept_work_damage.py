@@ -101,7 +101,7 @@ def test_a_file_under_the_name_of_another_phase_is_not_of_that(tmp_path: Path) -
         shares.place(6, 0)
 
 
-@pytest.mark.parametrize("name", ["notes.work", "5 (copy).work", "-5.work", "05.work", "٥.work", ".work"])
+@pytest.mark.parametrize("name", ["notes.work", "5 (copy).work", "-5.work", "05.work", "\u0665.work", ".work"])
 def test_files_that_somebody_else_put_there_are_passed_over(tmp_path: Path, name: str) -> None:
     keep(tmp_path, PHASE, b"body")
     (tmp_path / name).write_bytes(b"not ours")
