@@ -144,7 +144,7 @@ def exchange(times: ExchangeTimes | None) -> str:
     if times is None or not times.measured_s:
         return ""
     ratio = times.predicted_s / times.measured_s
-    return f"{times.measured_s:.2f} s, predicted {times.predicted_s:.2f} s ({ratio:.2f})"
+    return f"{times.measured_s:.2f} s, predicted {times.predicted_s:.2f} s (predicted / measured {ratio:.2f})"
 
 
 def samples(found: Samples | None) -> str:

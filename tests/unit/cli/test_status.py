@@ -11,9 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from dilocoxd.answers.alerts import StandingAlert
-from dilocoxd.answers.status import Status
+from dilocoxd.answers.status import ExchangeTimes, Status
 from dilocoxd.api.responses.encoding import encoded
 from dilocoxd.cli.client import client_for
+from dilocoxd.cli.screens.status import exchange
 from dilocoxd.cli.status import for_others, status
 from dilocoxd.errors import PeerError
 from tests.harness.shapes import changed
@@ -79,6 +80,13 @@ def test_status_shows_what_matters(url: str) -> None:
         "alert clock_skew (warning): clock is off by 12 s; start NTP",
     ):
         assert part in done.output
+
+
+def test_an_exchange_stands_beside_what_was_predicted_and_says_what_the_ratio_is_of() -> None:
+    assert exchange(ExchangeTimes(predicted_s=0.3, measured_s=0.4)) == (
+        "0.40 s, predicted 0.30 s (predicted / measured 0.75)"
+    )
+    assert exchange(ExchangeTimes(predicted_s=0.3, measured_s=0.0)) == exchange(None) == ""
 
 
 @pytest.mark.parametrize(
