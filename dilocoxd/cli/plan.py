@@ -79,7 +79,7 @@ def plan(asked: PlanOptions) -> int:
         return 0
     rows = [("cannot work", text) for text in failing]
     rows += [("each site", processors.in_words(nodes))] if processors else []
-    rows += lines(manifest, place, found)
+    rows += lines(manifest, place, found, used.trained_on())
     if processors and used.count < processors.count:
         rows.append(
             ("idle GPUs", f"{processors.count - used.count} of {processors.count}: a trainer uses one, and {_MORE}")

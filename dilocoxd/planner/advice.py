@@ -53,7 +53,7 @@ def _is_better(other: Plan, plan: Plan) -> bool:
     tokens = other.tokens_per_s / plan.tokens_per_s
     loss = plan.loss_gap_percent - other.loss_gap_percent
     is_no_worse = tokens >= TOKENS_LOSS and loss >= -LOSS_LOSS
-    is_leaner = other.bytes_per_hour <= TRAFFIC_GAIN * plan.bytes_per_hour
+    is_leaner = other.bytes_per_hour < TRAFFIC_GAIN * plan.bytes_per_hour  # a site alone sends nothing in any case
     return is_no_worse and (tokens >= TOKENS_GAIN or loss >= LOSS_GAIN or is_leaner)
 
 

@@ -60,6 +60,10 @@ class Processors:
         each = f"{self.count // nodes} on each of {nodes} nodes" if nodes > 1 else "all on one node"
         return f"{self.count} {self.name}: {each}"
 
+    def trained_on(self) -> str:
+        """What a step is computed for, where all of these train."""
+        return f"{self.count} {self.name or ('CPU core' if self.count == 1 else 'CPU cores')}"
+
     def gpu_memory_bytes(self, trainers: int) -> int:
         """What each of so many trainers has of a GPU; 0 without GPUs."""
         return self.gpu.memory_bytes // -(-trainers // self.count) if self.gpu else 0

@@ -12,8 +12,8 @@ from dilocoxd.planner.plan import Deployment, Plan
 from dilocoxd.planner.quantities import in_decimal, in_seconds
 
 
-def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, str]]:
-    """(name, text) of each fact, most asked for first."""
+def lines(manifest: Manifest, place: Deployment, plan: Plan, processors: str) -> list[tuple[str, str]]:
+    """(name, text) of each fact, most asked for first. `processors`: those that a computed step is of, in words."""
     weight, exchange, pace, strategy = plan.footprint, plan.exchange, plan.pace, manifest.strategy
     parts = (
         f"link {in_seconds(exchange.transfer_s)}, round trips {in_seconds(exchange.latency_s)}, encode"
@@ -22,6 +22,7 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
         f" of all this {in_seconds(exchange.hidden_s)} at the same time"
     )
     extended = f", extended to {pace.steps} steps" if pace.steps > strategy.inner_steps else ""
+    computed = "" if place.compute.step_s else f" (computed for {processors}; give --step-time)"
     where = "the whole site"
     if place.shape.ranks > 1:
         who = "stages" if place.shape.in_stage == 1 else "trainers"
@@ -35,7 +36,7 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan) -> list[tuple[str, 
         ("strategy", f"{strategy.codec}, {strategy.transform}, delay {strategy.delay}, H = {strategy.inner_steps}"),
         ("payload", f"{in_decimal(weight.payload_bytes, 'B')}, {_ratio(4 * weight.parameters, weight.payload_bytes)}"),
         ("exchange", f"{in_seconds(exchange.total_s)}: {parts}"),
-        ("inner step", f"{in_seconds(plan.step_s)}{'' if place.compute.step_s else ' (computed; give --step-time)'}"),
+        ("inner step", f"{in_seconds(plan.step_s)}{computed}"),
         ("round", f"{in_seconds(pace.round_s)}{extended}; tau/H = {pace.staleness:.2f}"),
         ("trainers", f"{pace.utilisation:.1%} busy, idle {in_seconds(pace.idle_s)} of each round"),
         ("speed", f"{in_decimal(plan.tokens_per_s, 'tokens')}/s, {_together(place.shape.num_sites)}"),
@@ -68,11 +69,16 @@ def advice_lines(advice: Sequence[Advice], plan: Plan) -> list[str]:
 
 
 def _gain(other: Plan, plan: Plan) -> str:
-    sent = f", traffic {other.bytes_per_hour / plan.bytes_per_hour - 1:+.0%}" if plan.bytes_per_hour else ""
+    sent = f", traffic {_change(other.bytes_per_hour, plan.bytes_per_hour, 0)}" if plan.bytes_per_hour else ""
     return (
-        f"speed {other.tokens_per_s / plan.tokens_per_s - 1:+.1%}, loss"
+        f"speed {_change(other.tokens_per_s, plan.tokens_per_s, 1)}, loss"
         f" {other.loss_gap_percent - plan.loss_gap_percent:+.2f} points{sent}"
     )
+
+
+def _change(after: float, before: float, digits: int) -> str:
+    """In percent; what is rounded to nothing has no minus."""
+    return f"{round(100 * (after / before - 1), digits) + 0.0:+.{digits}f}%"
 
 
 def values(plan: Plan, advice: Sequence[Advice]) -> dict[str, Any]:

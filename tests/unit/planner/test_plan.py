@@ -1,6 +1,7 @@
 """A plan of real presets: the payload is that of the workers, advice is better, what cannot work is refused."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,10 +24,11 @@ from dilocoxd.config.site import SiteConfig
 from dilocoxd.errors import ConfigError
 from dilocoxd.machines.exchange.cost import Link
 from dilocoxd.outerworker.plan import make_plan
-from dilocoxd.planner.advice import better_settings
+from dilocoxd.planner.advice import Advice, better_settings
 from dilocoxd.planner.footprint import Footprint, footprint
 from dilocoxd.planner.plan import Compute, Deployment, plan_run
 from dilocoxd.planner.refusals import Machine, refusals
+from dilocoxd.planner.report import advice_lines
 from dilocoxd.wire.limits import RESULT_HASHES_MAX, SEGMENTS_MAX
 from dilocoxd.wire.messages import PEER_MESSAGES, ResultHashes
 
@@ -159,6 +161,25 @@ def test_advice_is_better_and_never_worse() -> None:
     assert len({one.field for one in found}) == 2
 
 
+def test_a_site_alone_is_not_advised_to_send_less() -> None:
+    """It sends nothing, whatever its settings: `speed -0.0%, loss +0.00 points` was the advice."""
+    manifest, alone = run_of("tiny"), place(step_s=1.0, sites=1)
+    plan = plan_run(manifest, alone)
+    fields = [one.field for one in better_settings(manifest, alone, plan, count=8)]
+    assert fields and "strategy.codec" not in fields
+    assert all(
+        plan.loss_gap_percent - one.plan.loss_gap_percent >= 0.1 for one in better_settings(manifest, alone, plan)
+    )
+
+
+def test_a_change_that_is_rounded_to_nothing_has_no_minus() -> None:
+    manifest, here = run_of("tiny"), place(step_s=1.0)
+    plan = plan_run(manifest, here)
+    slower = replace(plan, tokens_per_s=plan.tokens_per_s * 0.9999, bytes_per_hour=plan.bytes_per_hour * 0.999)
+    (said,) = advice_lines([Advice("strategy.inner_steps", "8", "9", slower)], plan)
+    assert said == "strategy.inner_steps = 9 (now 8): speed +0.0%, loss +0.00 points, traffic +0%"
+
+
 def test_what_is_advised_can_be_run() -> None:
     manifest = run_of("small:dilocox")
     for one in better_settings(manifest, place(2e6), plan_run(manifest, place(2e6))):
@@ -253,6 +274,16 @@ def test_gpus_are_said_of_a_site_or_of_each_of_its_nodes() -> None:
     assert "4 A100: 2 on each of 2 nodes" in " ".join(whole.split())
     alone = invoke("small", "--link", "1G", "--sites", "2", "--gpus", "8xA100").output
     assert alone.startswith("each site") and "8 A100: all on one node" in " ".join(alone.split())
+
+
+def test_a_computed_step_says_which_processors_it_is_computed_for() -> None:
+    """Nobody who names no GPUs sees otherwise that one core is planned, whatever his machine has."""
+    asked = ("tiny", "--link", "100M", "--sites", "2")
+    for given, who in (
+        ((), "1 CPU core"), (("--stages", "2"), "2 CPU cores"), (("--gpus", "8xA100", "--stages", "2"), "2 A100")
+    ):  # fmt: skip
+        assert f"(computed for {who}; give --step-time)" in invoke(*asked, *given).output
+    assert "computed" not in invoke(*asked, "--step-time", "1s").output
 
 
 def test_command_answers_in_json_and_takes_changes() -> None:
