@@ -108,8 +108,7 @@ def front_of(file: BinaryIO, path: Path) -> KeptWork:
         raise Corrupt(f"{path}: holds no kept work, or that of another version of dilocoxd")
     expected = _FRONT.size + _ITEM.size * num_items + length + _PART.size * num_pieces + _DIGEST_BYTES
     is_whole = os.fstat(file.fileno()).st_size == expected and num_items <= _ITEMS_MAX and num_pieces <= _PIECES_MAX
-    items = file.read(_ITEM.size * num_items) if is_whole else b""
-    if not is_whole or len(items) < _ITEM.size * num_items:
+    if not is_whole or len(items := file.read(_ITEM.size * num_items)) < _ITEM.size * num_items:
         raise Corrupt(f"{path}: damaged, or cut off")
     content = tuple((PhaseId(number), times) for number, times in _ITEM.iter_unpack(items))
     return KeptWork(PhaseId(phase), round_index, Digest(entry), num_passes, length, content, place, num_pieces)
@@ -132,18 +131,23 @@ def check_open(file: BinaryIO, path: Path) -> KeptWork:
         raise Corrupt(f"{path}: damaged (sha256 differs)")
     if sum(length for length, _ in _PART.iter_unpack(parts)) != kept.body_bytes:
         raise Corrupt(f"{path}: damaged (its pieces do not make its body)")
-    file.seek(kept.offset)
+    offset = kept.offset
     for length, digest in _PART.iter_unpack(parts):
-        if _hash_of_next(file, length) != digest:
+        if hash_of_stretch(file.fileno(), offset, length) != digest:
             raise Corrupt(f"{path}: damaged (sha256 differs)")
+        offset += length
     return kept
 
 
-def _hash_of_next(file: BinaryIO, length: int) -> bytes:
-    digest = hashlib.sha256()
-    while length and (data := file.read(min(length, _PIECE_BYTES))):
+def hash_of_stretch(fd: int, offset: int, length: int) -> bytes:
+    """sha256 of so many bytes of an open file. Raises OSError, Corrupt if it has fewer."""
+    digest, end = hashlib.sha256(), offset + length
+    while offset < end:
+        data = os.pread(fd, min(_PIECE_BYTES, end - offset), offset)
+        if not data:
+            raise Corrupt("kept work ends too early")
         digest.update(data)
-        length -= len(data)
+        offset += len(data)
     return digest.digest()
 
 
@@ -176,17 +180,13 @@ class KeptWorkStore:
         """The content of each (sound) file, by phase. Raises StoreError."""
         return {work.phase: dict(work.content) for work in self._all()}
 
-    def unreadable(self) -> frozenset[PhaseId]:
-        """Phases whose file is not sound, or of another version: we voted for entries that name them, or meant to.
-        Raises StoreError."""
-        return frozenset(self._phases()) - {work.phase for work in self._all()}
-
     def _all(self) -> list[KeptWork]:
-        found = map(self.find, self._phases())
+        found = map(self.find, self.phases())
         return [work for work in found if work is not None]
 
-    def _phases(self) -> list[PhaseId]:
-        """Of which there is a file, sound or not; other files are not ours. Raises StoreError."""
+    def phases(self) -> list[PhaseId]:
+        """Of which there is a file, sound or not: we voted for entries that name them, or meant to. Other files are not
+        ours. Raises StoreError."""
         try:
             paths = list(self._directory.glob(f"*{SUFFIX}"))
         except OSError as error:
@@ -263,7 +263,7 @@ class KeptWorkStore:
             if any(earlier in staying for earlier, _ in works[phase].content):
                 staying.add(phase)
         try:
-            for path in (work_path(self._directory, phase) for phase in self._phases() if phase not in staying):
+            for path in (work_path(self._directory, phase) for phase in self.phases() if phase not in staying):
                 freed += path.stat().st_size
                 path.unlink()
         except OSError as error:

@@ -5,7 +5,6 @@ a phase has the bytes that its offer names, whatever OUTBOX holds by then. `shar
 payload, 32 bytes each; `share/<phase>/<segment>`: the payload.
 """
 
-import hashlib
 import os
 import threading
 from collections import OrderedDict
@@ -17,7 +16,7 @@ from typing import BinaryIO, Final
 from dilocoxd.daemon.chain.payload_map import PayloadMaps
 from dilocoxd.errors import StoreError
 from dilocoxd.ids import PhaseId
-from dilocoxd.store.kept_work import front_of, opened_work, work_path
+from dilocoxd.store.kept_work import front_of, hash_of_stretch, opened_work, work_path
 
 Key = tuple[int, int, int]
 """Phase, and which file it was."""
@@ -80,7 +79,7 @@ class KeptShares:
                 return known
             found = []
             for length in self._lengths():
-                found.append(_hash(file.fileno(), position, length))
+                found.append(hash_of_stretch(file.fileno(), position, length))
                 position += length
         hashes = b"".join(found)
         with self._remembering:
@@ -98,14 +97,3 @@ def _key(file: BinaryIO, phase: int) -> Key:
 def share_lengths(payloads: PayloadMaps) -> tuple[int, ...]:
     """Bytes of a payload of each segment; empty before the outer worker has described them."""
     return payloads.largest.payload_bytes[0] if payloads.is_known else ()
-
-
-def _hash(fd: int, offset: int, length: int) -> bytes:
-    digest, end = hashlib.sha256(), offset + length
-    while offset < end:
-        data = os.pread(fd, min(1 << 20, end - offset), offset)
-        if not data:
-            raise StoreError("kept work ends too early")
-        digest.update(data)
-        offset += len(data)
-    return digest.digest()

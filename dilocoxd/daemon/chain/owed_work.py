@@ -95,8 +95,8 @@ class WorkKeeper:
     async def starting_point(self, ledger: Ledger) -> StartingPoint:
         """What chain and disk say of our work once we have caught up. Raises StoreError."""
         await asyncio.to_thread(self.kept.clear_unfinished)
-        contents = await asyncio.to_thread(self.kept.contents)
-        unreadable, chain = await asyncio.to_thread(self.kept.unreadable), await ledger.own_phases()
+        phases, contents = await asyncio.to_thread(lambda: (self.kept.phases(), self.kept.contents()))
+        unreadable, chain = frozenset(phases) - contents.keys(), await ledger.own_phases()
         for phase in sorted(unreadable - chain):
             self.events.emit(catalogue.ContributionRefused(phase=phase, reason=_UNREADABLE))
         return StartingPoint(chain, contents, await asyncio.to_thread(self._newest, ledger), unreadable)

@@ -7,7 +7,7 @@ began on thin links are measured. Only what is in the chain counts as trained.
 import statistics
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,8 @@ def run_leg(network: Network, members: list[NamespacedSite], bit_per_s: float, l
         steps_s = [step_took_s(member.get("/v1/losses")["inner"], began_unix) for member in members]  # type: ignore[index]
         idle_s = max(waited_s(_waits_of(member), began, ended) for member in members)
         rows = [row for row in committed(members[0]) if before["round"] < row["round"] <= last["round"]]
-        found = _figures(rows, last["applied_at"] - before["applied_at"], idle_s / (ended - began), _curve(members[0]))
-        return replace(found, step_took_s=max(steps_s))
+        seconds = last["applied_at"] - before["applied_at"]
+        return _figures(rows, seconds, idle_s / (ended - began), max(steps_s), _curve(members[0]))
 
 
 def step_took_s(losses: Iterable[Sequence[float]], since_unix: float) -> float:
@@ -191,7 +191,11 @@ def _curve(site: NamespacedSite) -> tuple[tuple[float, float], ...]:
 
 
 def _figures(
-    rows: list[dict[str, Any]], seconds: float, idle_share: float, curve: tuple[tuple[float, float], ...]
+    rows: list[dict[str, Any]],
+    seconds: float,
+    idle_share: float,
+    step_took_s: float,
+    curve: tuple[tuple[float, float], ...],
 ) -> LegRun:
     parts = [part for row in rows for part in row["contributors"]]
     return LegRun(
@@ -203,4 +207,5 @@ def _figures(
         exchange_s=statistics.median(row["times"]["exchange_s"] or 0.0 for row in rows),
         bytes_per_round=round(statistics.median(row["bytes_sent"] or 0 for row in rows)),
         curve=curve,
+        step_took_s=step_took_s,
     )
