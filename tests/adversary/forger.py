@@ -64,13 +64,17 @@ class Forger:
             return serve_bytes(PAYLOAD)
         raise WireError("not_found", resource)
 
-    async def attack(self, victim: SiteProcess, peer: PeerId) -> None:
-        """Forge at its tip, and say so."""
+    async def attack(self, victim: SiteProcess, peer: PeerId) -> bool:
+        """Forge at its tip, and say so; whether instead it serves an entry as its own that we forged before."""
         height = int(victim.state()["height"])
         with contextlib.suppress(PeerError):  # banned, or the tip has moved on
-            self.forge(parse_chain(await self.me.fetch.fetch_bytes(peer, "chain/0", bytes_max=1 << 20), 0)[:height])
+            chain = parse_chain(await self.me.fetch.fetch_bytes(peer, "chain/0", bytes_max=1 << 20), 0)[:height]
+            if any(one.phase == LAST_PHASE for signed in chain for one in signed.entry.contributions):
+                return True
+            self.forge(chain)
             tip = {"chain_head": entry_hash(self.chain[-1].entry), "chain_height": height, "chain_weight": 1 << 40}
             await self.me.greet(victim, **tip)
+        return False
 
 
 @contextlib.asynccontextmanager

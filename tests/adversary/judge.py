@@ -9,7 +9,8 @@ import psutil
 
 from tests.harness.running.sites import SiteProcess, wait_until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+"""Against hangs alone."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from tests.integration.warm_benchmark import FOUND_VARIABLE
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(1000)]
 
 LIMIT_S = 900.0
-OF_STARTS = ("launches", "restarts.startup")
+OF_STARTS = ("launches", "restarts.again", "restarts.startup")
 """Cold, as by hand; the others, and their daemons, are forks of a process that is loaded (warm_benchmark.py)."""
 SHORTEST = {
     "api_load": "--blocks 1 --block-s 1 --steps 4 --phase-s 2 --hidden-size 128 --payload 2900000",
@@ -50,6 +50,7 @@ SHORTEST = {
     "outer_parts": "--model tiny --rounds 1 --segment-elements-max 4096",
     "outer_memory": "--model tiny --rounds 1 --segment-elements-max 65536",
     "overlap": "--ratios 0.2 --delays arrival --rounds 1 --inner-steps 4 --hidden-size 128",
+    "restarts.again": "1",
     "restarts.generations": "1",
     "restarts.node_flap": "--times 1 --seconds 6 --small",
     "restarts.node_loss": "--times 1 --ways killed",

@@ -64,18 +64,18 @@ def test_every_command_of_the_quickstart_for_systemd_leads_to_three_sites(machin
         printed = re.search(r"^  dilocoxd join (\S+)$", said, re.M)
         if printed is not None and not address:
             address = printed[1]
-    for node in machines.values():
-        node.wait_height(0, PATIENCE_S)
+    begun = max(node.wait_height(0, PATIENCE_S)["height"] for node in machines.values())
 
-    def has_three() -> bool:
-        rows = machines["two"].rounds()
-        return any(len(row["contributors"]) == 3 for row in rows)
+    def have_met() -> bool:
+        """Where sites are starved of their processor by turns, none of the entries need be of all three."""
+        joint = [row["contributors"] for row in machines["two"].rounds() if row["round"] >= begun]
+        return len({one["peer"] for row in joint if len(row) > 1 for one in row}) == 3
 
     def explain() -> str:
         return "\n".join(machine.describe() for machine in machines.values())
 
-    wait_until(has_three, "an entry of three", PATIENCE_S, explain, poll_s=1.0)
-    say(f"quickstart with systemd: an entry of three sites {time.monotonic() - started:.0f} s after the first command")
+    wait_until(have_met, "joint entries of three", PATIENCE_S, explain, poll_s=1.0)
+    say(f"quickstart with systemd: entries of three sites {time.monotonic() - started:.0f} s after the first command")
     run_step(last, machines, address)
     for node in machines.values():
         assert node.show("dilocoxd", "Result") == "success"

@@ -304,11 +304,12 @@ class RoundMachine:
         return exchanging.look(height, now) if self._state == o.EXCHANGING else voting.look(height, now)
 
     def _is_free_to_go(self) -> bool:
-        """Whether we take part in nothing, and some live peer has all that we have: else what we committed last would
-        leave with us (R17)."""
+        """Whether nobody needs us where we are, and some live peer has all that we have: else what we committed last
+        would leave with us (R17). An attempt that we only observe ends without us, and its results may never come."""
         height = self._life.height
         others = self._life.book.live() - {height.me}
-        is_idle = self._state == o.STARTING or (self._state == o.GATHERING and height.lock is None)
+        is_needed = self._state in o.AT_WORK and height.me in {*height.attempt.parties, height.attempt.coordinator}
+        is_idle = self._state == o.STARTING or (self._state in o.OPEN and height.lock is None and not is_needed)
         return is_idle and (height.round == 0 or not others or any(height.is_reached_by(p) for p in others))
 
     # --- what outcomes and answers lead to

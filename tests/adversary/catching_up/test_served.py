@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.daemon.peers.serving import CHAIN_BYTES_MAX, LOG_EACH
+from dilocoxd.daemon.peers.serving import CHAIN_BYTES_MAX
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
 from dilocoxd.wire.entry import ENTRY_BYTES_MAX
 from tests.adversary.daemon import patched
 from tests.adversary.judge import PATIENCE_S, assert_rounds_go_on
+from tests.adversary.patches.donors.small_log_budget import LOG_EACH
 from tests.adversary.stranger import Stranger, stranger
 from tests.harness.running.run_directories import OPEN, found_run
 from tests.harness.running.sites import SiteProcess, sites
@@ -19,26 +20,33 @@ from tests.harness.running.sites import SiteProcess, sites
 pytestmark = pytest.mark.processes
 
 AT_ONCE = 16
-ENOUGH = 4 * LOG_EACH.burst
-"""Answers: more than anybody gets within QUICK_S."""
-QUICK_S = 12.0
 SLACK = 1 + AT_ONCE
+LONG_S = 60.0
+"""So long whoever gets no more than its part asks: a busy machine needs much of it for ENOUGH answers to one without
+budgets."""
+ENOUGH = LOG_EACH.burst + LOG_EACH.per_s * LONG_S + SLACK + 1
+"""Answers: more than anybody gets within LONG_S."""
+REFUSALS = 2 * AT_ONCE
+"""By then it has had its part, and each of its questions is refused in turn."""
+OTHER_S = 3.0
+"""Between questions of somebody else, who keeps within its part."""
 
 
 async def ask_without_end(me: Stranger, peer: PeerId) -> tuple[int, float]:
-    """For all entries, until ENOUGH answers or QUICK_S: (answers, seconds)."""
-    begun, answers = time.monotonic(), 0
+    """For all entries, until ENOUGH answers, REFUSALS or LONG_S: (answers, seconds)."""
+    begun, answers, refusals = time.monotonic(), 0, 0
 
     def is_over() -> bool:
-        return answers >= ENOUGH or time.monotonic() - begun > QUICK_S
+        return answers >= ENOUGH or refusals >= REFUSALS or time.monotonic() - begun > LONG_S
 
     async def ask() -> None:
-        nonlocal answers
+        nonlocal answers, refusals
         while not is_over():
             try:
                 await me.fetch.fetch_bytes(peer, "chain/0", bytes_max=CHAIN_BYTES_MAX + ENTRY_BYTES_MAX)
             except (PeerError, WireError) as refused:
                 assert "asked for more" in str(refused), refused
+                refusals += 1
             else:
                 answers += 1
 
@@ -56,15 +64,15 @@ async def greedy(folder: Path, victim: SiteProcess) -> tuple[int, float]:
         asking = asyncio.create_task(ask_without_end(me, peer))
         while not asking.done():
             assert await other.fetch.fetch_bytes(peer, "chain/0", bytes_max=CHAIN_BYTES_MAX + ENTRY_BYTES_MAX)
-            await asyncio.wait([asking], timeout=1.0)
+            await asyncio.wait([asking], timeout=OTHER_S)
         return await asking
 
 
 def test_reader_without_end_gets_its_part_and_no_more(tmp_path: Path) -> None:
     site, hollow = found_run(tmp_path, "a", *OPEN), found_run(tmp_path, "h", *OPEN)
     with sites(site, hollow):
-        site.start_without_model(0.5)
-        patched(hollow, "hole_serving", phase_s=0.5)
+        patched(site, "donors.small_log_budget", phase_s=0.5)
+        patched(hollow, "donors.small_log_budget,hole_serving", phase_s=0.5)
         found = {}
         for victim in (site, hollow):
             victim.wait_height(1, PATIENCE_S)

@@ -264,6 +264,17 @@ def test_a_leaving_peer_has_its_time_to_hand_over_after_standing_still() -> None
     assert not any(isinstance(c, LeaveFinished) for _, c in desk.sent)
 
 
+def test_r17_who_only_observes_leaves_at_once_and_who_contributes_is_needed() -> None:
+    observing, contributing = Desk(), exchanging()
+    observing.hears(B, ready(contribution(B)))
+    observing.hears(C, proposed_by_others())
+    observing.runs(LIMITS.coordinator_patience_s)
+    for desk, is_over in ((observing, True), (contributing, False)):
+        assert desk.machine.status.state == "exchanging"
+        desk.tell(LeaveRequested())
+        assert any(isinstance(c, LeaveFinished) for _, c in desk.sent) == is_over
+
+
 def test_a_claim_is_looked_at_after_a_grace_that_goes_on_after_standing_still() -> None:
     desk = with_grace([(B, ready(contribution(B))), (C, ready(None))])
     desk.hears(C, Committed(RoundIndex(0), Digest(b"x" * 32)))
