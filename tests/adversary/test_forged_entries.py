@@ -16,7 +16,7 @@ from tests.harness.running.sites import SiteProcess, sites
 from tests.harness.running.strikes import events_of
 from tests.harness.running.training import log_of
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.processes
 
 PATIENCE_S = 240.0
 PHASE_S = 3.0

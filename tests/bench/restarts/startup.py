@@ -64,17 +64,24 @@ def commands(repetitions: int) -> None:
         print(f"| {name} | {wall:.2f} | {cpu:.2f} | {cpu / reference:.2f} |", flush=True)
 
 
+def step_of(site: SiteProcess) -> int:
+    """Inner steps that the site has done, as far as its status knows."""
+    return int((site.status().get("phase") or {}).get("global_step", 0))
+
+
+def cpu_of(site: SiteProcess) -> float:
+    """CPU seconds of the site's processes that live now."""
+    return sum(sum(process.cpu_times()[:2]) for process in site.tree() if psutil.pid_exists(process.pid))
+
+
 def first_step(site: SiteProcess) -> str:
     """A row of the second table: one start, until an inner step is done."""
     at, began = now(), time.monotonic()
     with sites(site):
         site.start()
-        wait_until(
-            lambda: (site.status().get("phase") or {}).get("global_step", 0) > 0,
-            "an inner step", PATIENCE_S, site.describe, poll_s=0.02,
-        )  # fmt: skip
+        wait_until(lambda: step_of(site) > 0, "an inner step", PATIENCE_S, site.describe, poll_s=0.02)
         wall = time.monotonic() - began
-        cpu = sum(sum(process.cpu_times()[:2]) for process in site.tree() if psutil.pid_exists(process.pid))
+        cpu = cpu_of(site)
     reached = {e.get("worker", e["event"]): e["time"] - at for name in STAGES for e in events_of(site, name, since=at)}
     stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in reached.items())
     return f"| {wall:.2f} | {cpu:.2f} | {stages} |"
