@@ -271,6 +271,7 @@ class App:
         daemon.members.follow_chain()
         await daemon.round_history.recall(daemon.log, daemon.opened.run_dir.events)
         transfers = await daemon.make_rounds(payloads)
+        daemon.membership.report(is_old=True)
         network, identity = daemon.opened.config.network, daemon.opened.identity
         for name, work in payload_ways(daemon.site, daemon.arrivals, transfers, network, daemon.swarm, identity):
             helpers.append(group.create_task(work, name=name))

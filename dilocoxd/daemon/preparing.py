@@ -6,7 +6,7 @@ from typing import Final
 
 from dilocoxd.daemon.process.lifecycle import Lifecycle
 
-LOOK_S: Final = 0.2
+LOOK_S: Final = 0.05
 
 
 async def prepare(lifecycle: Lifecycle, trains: Callable[[], bool], tell_others: Callable[[], None]) -> None:

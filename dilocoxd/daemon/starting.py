@@ -16,7 +16,7 @@ from dilocoxd.machines.membership.catch_up import MEET_PATIENCE_S, CatchUp
 from dilocoxd.telemetry.catalogue import SwarmJoined
 from dilocoxd.telemetry.events import EventLog
 
-LOOK_S: Final = 0.2
+LOOK_S: Final = 0.05
 LOST: Final = (
     "a site that has entries of this run: this one had some, and has lost them; if no other has any either, remove"
     " `promise` from the run's directory to begin the run again"

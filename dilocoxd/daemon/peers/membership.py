@@ -180,11 +180,11 @@ class MembershipDriver:
             return ""
         return "relay" if peer in contacts.relayed else "direct"
 
-    def report(self) -> None:
-        """Tell the round machine who is there."""
+    def report(self, *, is_old: bool = False) -> None:
+        """Tell the round machine who is there. `is_old`: it begins now, and we knew that before."""
         speeds = self._swarm.bulk_out.bytes_per_s.values()
         views, speed = self.views(), round(min(speeds, default=0.0))
-        self._tell(PeersChanged(views, self._own.is_on(), speed, self._own.spoiled_by()))
+        self._tell(PeersChanged(views, self._own.is_on(), speed, self._own.spoiled_by(), is_old))
 
     async def run(self) -> None:
         """Until cancelled."""

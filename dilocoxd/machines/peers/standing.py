@@ -49,8 +49,8 @@ class PeerBook:
 
     # --- what enters
 
-    def see(self, views: Iterable[PeerView], chain: ChainView, now: Monotonic) -> None:
-        """What membership says now. Who was not there and is, has come back after its goodbye."""
+    def see(self, views: Iterable[PeerView], chain: ChainView, now: Monotonic, *, is_old: bool = False) -> None:
+        """What membership says now. Who was not there and is, has come back after its goodbye. `is_old`: R19.7."""
         told = {view.peer: view for view in views if view.peer != self.me}
         late = {p for p, view in told.items() if self.records[p].heartbeat == (view.height, view.head)}
         for peer, record in self.records.items():
@@ -68,13 +68,14 @@ class PeerBook:
             record.view = self._corrected(record, told[peer])
         self.pace.absent(peer for peer, view in told.items() if not view.is_live)
         self._live = None
+        since = Monotonic(now - self._limits.behind_grace_s) if is_old else now
         for view in [record.view for peer, record in self.records.items() if peer in told]:
             if view is None or not view.is_live or view.height == 0:
                 continue
             # One that was known when the peer claimed something else does not take that back.
             if view.peer not in late or not self.tips.is_contradicted(chain, view):
                 told_by: Heartbeat = "repeated" if view.peer in late else "new"
-                self.tips.hear(chain, view.peer, view.height, view.head, now, told_by)
+                self.tips.hear(chain, view.peer, view.height, view.head, now, told_by, since=since)
         for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim.said_at, now)]:
             self.tips.withdraw(peer)
 

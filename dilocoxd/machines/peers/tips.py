@@ -146,8 +146,9 @@ class Tips:
         head: Digest,
         now: Monotonic,
         heartbeat: Heartbeat = "none",
+        since: Monotonic | None = None,
     ) -> str:
-        """Remember where `peer` stands; returns the relation.
+        """Remember where `peer` stands, `since` when if not since now; returns the relation.
 
         Messages overtake each other: a lower height does not take back what the peer has just claimed. A `heartbeat`
         says where the peer stood some time ago; since then it may have changed to another branch too, at the same
@@ -176,7 +177,8 @@ class Tips:
             if heartbeat != "repeated":
                 self._ignore(tip, height, now, is_late=is_late)
         elif known is not None or (len(self._claiming) < CLAIMS_MAX and peer in self._records):
-            tip.claim = Claim(height, head, kind, known.since if known is not None else now, now)
+            first = known.since if known is not None else now if since is None else since
+            tip.claim = Claim(height, head, kind, first, now)
             self._claiming.add(peer)
         return kind
 

@@ -70,6 +70,8 @@ class PeersChanged:
     spoiled: tuple[RoundIndex | None, RoundIndex] | None = None
     """Rounds [first, end) of the entries of which one has spoiled our state, so that nothing can be trained from it;
     first None: unknown. None: it is sound, as far as we know."""
+    is_old: bool = False
+    """Membership held it before the machine began: no claim in it needs a grace (R19.7)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ class RoundMachine:
             case e.PeersChanged():
                 life.own.is_training, life.own.bandwidth = event.is_training, event.bandwidth
                 life.own.spoiled = event.spoiled if state != o.CATCHING_UP else None
-                life.book.see(event.peers, height.chain, now)
+                life.book.see(event.peers, height.chain, now, is_old=event.is_old)
                 height.forget_buffered({view.peer for view in event.peers if not view.is_live})
             case e.PhaseOffered():
                 life.offer(event, is_told=state in o.OPEN)

@@ -51,6 +51,7 @@ class Presence:
         self.beat_at = 0.0
         self.probing: set[PeerId] = set()
         self.cut_since: dict[PeerId, Monotonic] = {}
+        self.has_met = False
         for record in node.disk.records.values():
             self.table.seen(record, now=node.clock(), is_news=False)
 
@@ -158,7 +159,10 @@ class Presence:
     def report(self) -> None:
         node = self.node
         views, bad = self.table.views(now=node.clock()), spoiled(node)
-        node.feed(e.PeersChanged(views, is_training=node.trains and bad is None, spoiled=bad))
+        # In every second life others were heard of before the round machine began (R19.7).
+        is_old = not self.has_met and bool(views) and node.disk.incarnation % 2 == 1
+        self.has_met = self.has_met or bool(views)
+        node.feed(e.PeersChanged(views, is_training=node.trains and bad is None, spoiled=bad, is_old=is_old))
         self._audit()
 
     def _audit(self) -> None:

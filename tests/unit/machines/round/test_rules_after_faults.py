@@ -11,7 +11,7 @@ from dilocoxd.machines.exchange.facts import SegmentReceived
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, SegmentKey
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import EntryPersisted, PeersChanged, RecoveryFinished
-from dilocoxd.machines.round.outputs import Broadcast, KeptPromise, PersistEntry, PersistPromise, Send
+from dilocoxd.machines.round.outputs import Broadcast, KeptPromise, PersistEntry, PersistPromise, Send, StartRecovery
 from dilocoxd.wire.messages import Abandon, Accept, Committed, Leaving, ProposeCommit, Ready
 from tests.unit.machines.round.test_rules import OTHER_HEAD, Contributor, proposal_of
 from tests.unit.machines.round.test_waiting import (
@@ -161,6 +161,17 @@ def test_r19_a_heartbeat_of_before_does_not_take_back_what_its_peer_says_since()
     assert "stand elsewhere" in desk.machine.waiting_for
     desk.hears(C, said_at(HIGH, GENESIS))
     assert "stand elsewhere" not in desk.machine.waiting_for, "its own word does"
+
+
+@pytest.mark.parametrize(("is_old", "waits_s"), [(True, 0.0), (False, LIMITS.behind_grace_s)])
+def test_r19_what_was_known_before_the_process_took_part_needs_no_grace(is_old: bool, waits_s: float) -> None:
+    desk = high_desk()
+    views = (PeerView(B, True, True, RoundIndex(HIGH + 2), OTHER_HEAD),)
+    began = desk.now
+    desk.tell(PeersChanged(views, is_training=False, is_old=is_old))
+    desk.runs(began + 2 * LIMITS.behind_grace_s)
+    [started_at] = [at for at, command in desk.sent if isinstance(command, StartRecovery)]
+    assert started_at - began == pytest.approx(waits_s, abs=0.01)
 
 
 def voted_with_nobody_accepting(claimed: Digest | None) -> Contributor:
