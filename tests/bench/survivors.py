@@ -11,7 +11,7 @@ which their phases were extended. Target: idle 0 while detection + retry fits in
 
 `--calm-s S`: before that, S seconds in which nobody dies, and what the sites took for a death meanwhile; `--rtt-ms`
 and `--loss` (percent): links of user space; `--load`: processes that do nothing but compute; `--mbit`: thin links in
-place of limited uploads, with what a router queues, once the sites have met.
+place of limited uploads, with what a router queues (below 20 once the sites have met).
 """
 
 import argparse
@@ -47,6 +47,10 @@ PATIENCE_S = 240.0
 PAYLOAD_BYTES = 10_700_000
 """fp32 contribution of the model; each site sends about as much in a round of three (own shares and results)."""
 EXCHANGE_SHARE = 0.3
+MEET_MBIT = 20.0
+"""Sites meet on links as fast as this: connections that have learned what an unlimited link carries fill its queue."""
+EXCHANGES_KEPT = 5
+"""Of which the median is taken."""
 
 
 def make_sites(folder: Path, network: Network, steps: int, upload_bytes_per_s: int) -> list[NamespacedSite]:
@@ -102,14 +106,14 @@ def phase_seconds(site: NamespacedSite) -> float:
         for a, b in itertools.pairwise(rows)
         if len(a["contributors"]) == len(b["contributors"]) == len(NAMES)
     ]
-    return statistics.median(times[-5:]) if times else 0.0
+    return statistics.median(times[-EXCHANGES_KEPT:]) if times else 0.0
 
 
 def exchange_seconds(site: NamespacedSite) -> float:
     """Median length of the newest joint exchanges."""
     rows = [r for r in site.rounds() if r["applied_at"] and r["attempts"]]
     times = [r["times"]["exchange_s"] for r in rows if len(r["contributors"]) == len(NAMES)]
-    return statistics.median(times[-5:]) if times else 0.0
+    return statistics.median(times[-EXCHANGES_KEPT:]) if times else 0.0
 
 
 def wait_exchange(members: list[NamespacedSite]) -> dict[str, Any]:
@@ -257,12 +261,17 @@ def main() -> int:
         limit = limit_for(EXCHANGE_SHARE, arguments.steps * arguments.step_s, PAYLOAD_BYTES)
         members = make_sites(Path(name), network, arguments.steps, 0 if arguments.mbit else limit)
         with sites(*members):
+            is_thin = 0 < arguments.mbit < MEET_MBIT
+            for one in NAMES if arguments.mbit and not is_thin else "":
+                network.shape(one, arguments.mbit)
             for member in members:
                 member.environment[STEP_S_VARIABLE] = str(arguments.step_s)
                 start(member)
             wait_joint(members, 3)
-            for one in NAMES if arguments.mbit else "":
+            for one in NAMES if is_thin else "":
                 network.shape(one, arguments.mbit)
+            if is_thin:  # exchanges of before say nothing of these links
+                members[0].wait_height(int(members[0].status()["height"]) + EXCHANGES_KEPT, PATIENCE_S)
             with busy(arguments.load):
                 if arguments.calm_s:
                     print(json.dumps(calm(members, arguments.calm_s)), flush=True)

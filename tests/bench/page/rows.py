@@ -68,7 +68,7 @@ SHARE = "tokens/s, of those without links; 2 sites, an all-reduce of 31 steps"
 NONE = "none in time"
 GENERATION_S = 0.5
 """Of the second in which a site whose trainer was killed is to train again; the rest is the pause of a restart."""
-NEXT_S = 2.65
+NEXT_S = 2.5
 """A second, and an exchange of the row's sites."""
 MIDDLE, FAST = "200 Mbit/s, 100 ms", "1000 Mbit/s, 100 ms"
 ROWS = (
@@ -114,7 +114,7 @@ ROWS = (
         ),
     ),
     Row(
-        "data", "data", "--mib 16 --gib 2", 40,
+        "data", "data", "--mib 16 --gib 2", 20,
         (
             Figure("packing as GPT-2 splits: MB/s", pattern=r"as GPT-2 splits: ([\d.]+) MB/s", at_least=10),
             Figure("packing as Qwen splits: MB/s", pattern=r"as Qwen splits: ([\d.]+) MB/s", at_least=10),
@@ -125,7 +125,7 @@ ROWS = (
         ),
     ),
     Row(
-        "overlap", "overlap", "--rounds 5 --ratios 0.5 --delays arrival --limit-s 60", 75,
+        "overlap", "overlap", "--rounds 5 --ratios 0.5 --delays arrival --limit-s 60", 70,
         (
             Figure("idle share, exchange of half a phase", "idle_share", where={"asked": 0.5}, of=max, at_most=0.02),
             Figure("there, two sites on two cores: steps beyond those asked", "extended_steps", where={"asked": 0.5},
@@ -137,7 +137,7 @@ ROWS = (
         (Figure("ten times the segments: times the CPU", pattern=r"take ([\d.]+) times", at_most=11),),
     ),
     Row(
-        "data-plane", "links.data_plane", "--rtts-ms 100 --repetitions 5 --p2pd-mib 4", 175,
+        "data-plane", "links.data_plane", "--rtts-ms 100 --repetitions 5 --p2pd-mib 4", 230,
         (
             Figure("data connections, 200 Mbit/s, 100 ms: MB/s", "data MB/s", where={"link": MIDDLE}, of=min,
                    at_least=23.75),
@@ -157,14 +157,14 @@ ROWS = (
                 where={"round trip": "100 ms", "connections": 8}, at_most=0.45),),
     ),
     Row(
-        "whole-rounds", "links.whole_rounds", "--sites 2,4 --rtts-ms 50 --rounds 5", 85,
+        "whole-rounds", "links.whole_rounds", "--sites 2,4 --rtts-ms 50 --rounds 5", 75,
         (
             Figure("with real outer workers, 50 ms, the worse of 2 and 4 sites: s", "cost", of=max, at_most=0.3),
             Figure("there: steps beyond those asked, for a round that was not over", "for rounds", of=max, at_most=0),
         ),
     ),
     Row(
-        "catch-up", "catch_up", "--mib 100 --repetitions 5", 85,
+        "catch-up", "catch_up", "--mib 100 --repetitions 5", 80,
         (
             Figure("three donors of 100 Mbit/s: share of what links carry of payload", "share_of_payload_rate",
                    where={"sources": 3}, at_least=0.95),
@@ -172,19 +172,19 @@ ROWS = (
         ),
     ),
     Row(
-        "startup", "restarts.startup", "5", 95,
+        "startup", "restarts.startup", "5", 85,
         (
             Figure("`run` to the first inner step, `tiny`: s", "first inner step after, s", table=1, at_most=5),
             Figure("`dilocoxd --help`: CPU-s", "CPU s", where={"command": "dilocoxd --help"}, at_most=0.3),
         ),
     ),
     Row(
-        "generations", "restarts.generations", "5", 35,
+        "generations", "restarts.generations", "5", 30,
         (Figure("generation of two ranks to gloo's first sum: s", "start s", where={"way": "ours"},
                 at_most=GENERATION_S),),
     ),
     Row(
-        "again", "restarts.again", "5", 55,
+        "again", "restarts.again", "5", 40,
         (Figure("a trainer killed: its site's next inner step, s", "inner step again after, s", at_most=1),),
     ),
     Row(
@@ -201,7 +201,7 @@ ROWS = (
         ),
     ),
     Row(
-        "others", "peers", "--ways gloo,hivemind,torchft --mib 10 --mbit 100 --rounds 5 --turns 5", 255,
+        "others", "peers", "--ways gloo,hivemind,torchft --mib 10 --mbit 100 --rounds 3 --turns 5", 250,
         (
             Figure("gloo's ring, kill -9 to its next exchange: s", "next_s", where={"way": "gloo"}, absent=NONE),
             Figure("hivemind's averager, the same", "next_s", where={"way": "hivemind"}, absent=NONE),
@@ -209,7 +209,7 @@ ROWS = (
         ),
     ),
     Row(
-        "trust", "trust.cost", "--sites 2 --rounds 8 --repetitions 5", 70,
+        "trust", "trust.cost", "--sites 2 --rounds 8 --repetitions 5", 60,
         (
             Figure("an owner's sum with defences, times the CPU of a mean", "sum.ratio.cpu"),
             Figure("a round with defences, times one without", "swarm.ratio.round_s", at_most=1.05),
