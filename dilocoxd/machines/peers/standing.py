@@ -68,16 +68,17 @@ class PeerBook:
             record.view = self._corrected(record, told[peer])
         self.pace.absent(peer for peer, view in told.items() if not view.is_live)
         self._live = None
-        since = Monotonic(now - self._limits.behind_grace_s) if is_old else now
         for view in [record.view for peer, record in self.records.items() if peer in told]:
             if view is None or not view.is_live or view.height == 0:
                 continue
             # One that was known when the peer claimed something else does not take that back.
             if view.peer not in late or not self.tips.is_contradicted(chain, view):
                 told_by: Heartbeat = "repeated" if view.peer in late else "new"
-                self.tips.hear(chain, view.peer, view.height, view.head, now, told_by, since=since)
+                self.tips.hear(chain, view.peer, view.height, view.head, now, told_by)
         for peer in [one for one, claim in self.tips.claims.items() if not self._is_there(one, claim.said_at, now)]:
             self.tips.withdraw(peer)
+        if is_old:
+            self.tips.grow_old(now)
 
     def _make_room(self, told: Set[PeerId]) -> None:
         """Ids cost nothing: beyond PEERS_MAX, whom membership knows no more is forgotten, first of whom nothing is

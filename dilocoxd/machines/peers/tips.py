@@ -146,9 +146,8 @@ class Tips:
         head: Digest,
         now: Monotonic,
         heartbeat: Heartbeat = "none",
-        since: Monotonic | None = None,
     ) -> str:
-        """Remember where `peer` stands, `since` when if not since now; returns the relation.
+        """Remember where `peer` stands; returns the relation.
 
         Messages overtake each other: a lower height does not take back what the peer has just claimed. A `heartbeat`
         says where the peer stood some time ago; since then it may have changed to another branch too, at the same
@@ -177,10 +176,14 @@ class Tips:
             if heartbeat != "repeated":
                 self._ignore(tip, height, now, is_late=is_late)
         elif known is not None or (len(self._claiming) < CLAIMS_MAX and peer in self._records):
-            first = known.since if known is not None else now if since is None else since
-            tip.claim = Claim(height, head, kind, first, now)
+            tip.claim = Claim(height, head, kind, known.since if known is not None else now, now)
             self._claiming.add(peer)
         return kind
+
+    def grow_old(self, now: Monotonic) -> None:
+        """All that is claimed was claimed before this process took part: no grace is due (R19.7)."""
+        for peer, claim in self.claims.items():
+            self._records[peer].tip.claim = replace(claim, since=Monotonic(now - self._limits.behind_grace_s))
 
     def _ignore(self, tip: Tip, height: RoundIndex, said_at: Monotonic, *, is_late: bool = False) -> None:
         """Ignored or not, it is a word: one further down takes it back, unless it may only have been overtaken."""
