@@ -52,7 +52,6 @@ CAPS: Final = {
     "machines/membership/hosts.py HostWatch._silent": "routes, ROUTES_MAX",
     "machines/membership/hosts.py HostWatch._slow": "SLOW_KEPT",
     "machines/membership/hosts.py HostWatch._unanswered": "routes, ROUTES_MAX",
-    "machines/membership/hosts.py HostWatch._trips_s": "routes, ROUTES_MAX",
     "machines/membership/machine.py Membership._peers": "PEERS_MAX, by hearsay first",
     "machines/peers/standing.py PeerBook.awaited": "live peers at our head",
     "machines/peers/conflicts.py Conflicts.spans": "the pairs of until",

@@ -54,14 +54,11 @@ class HostWatch:
 
     def __init__(self) -> None:
         self._unanswered: dict[PeerId, Monotonic] = {}
-        """Since which look all connections of a peer are quiet, with something that was repeated; those that we have
-        closed since told the same: who gives up an exchange with it, told by another, must not wait for it."""
+        """Since which look all connections of a peer are quiet, with something that was repeated."""
         self._silent: dict[PeerId, Monotonic] = {}
         """Since when we call a host silent: what came before is no answer, though the links that told it are closed."""
         self._slow: dict[PeerId, float] = {}
         """Slowest round trip of each peer, seconds, as far as it is not forgotten."""
-        self._trips_s: dict[PeerId, float] = {}
-        """Round trips by which we count: of whom we look at, and of those unanswered who have no connection left."""
         self._looked_at = Monotonic(0.0)
 
     def look(self, links: Mapping[PeerId, Sequence[LinkFacts]], now: Monotonic) -> HostsHeard:
@@ -70,15 +67,11 @@ class HostWatch:
             self._unanswered.clear()
         self._note_slow(links, now - self._looked_at)
         self._looked_at = now
-        closed = self._unanswered.keys() - links.keys() - self._silent.keys()
-        self._trips_s = {peer: self._trips_s[peer] for peer in closed} | {
-            peer: max(_round_trip_s(facts), self._slow.get(peer, 0.0)) for peer, facts in links.items()
-        }
-        trips_s = self._trips_s
+        trips_s = {peer: max(_round_trip_s(facts), self._slow.get(peer, 0.0)) for peer, facts in links.items()}
         self._unanswered = {
             peer: self._unanswered.get(peer, now)
-            for peer in trips_s
-            if peer in closed or _is_unanswered(links[peer], trips_s[peer])
+            for peer, facts in links.items()
+            if _is_unanswered(facts, trips_s[peer])
         }
         answering = frozenset(peer for peer, facts in links.items() if self._answers(peer, facts, now))
         silent = {peer for peer, since in self._unanswered.items() if now - since >= _hold_s(trips_s[peer])}

@@ -188,7 +188,7 @@ ROWS = (
     ),
     Row(
         "joins", "launches", "5 0.24", 120,
-        (Figure("`join` of a fresh site to its first inner step, `tiny`: s", "median s",
+        (Figure("`join` of a fresh site until it trains, `tiny`: s", "median s",
                 where={"stage reached": "training"}, at_most=5),),
     ),
     Row(

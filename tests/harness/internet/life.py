@@ -58,6 +58,10 @@ def founded(folder: Path, internet: Network, *settings: str, target: str = "tiny
     return members
 
 
+PARTS = ("exchange_s", "vote_s", "persist_s")
+"""Of a round's times."""
+
+
 def peer_of(site: NamespacedSite) -> str:
     """Its peer id, once it answers."""
     return str(wait_until(lambda: site.status().get("peer_id"), site.name, PATIENCE_S, site.describe))
@@ -79,6 +83,18 @@ def wait_entry_with(site: NamespacedSite, peers: set[str], since: int) -> float:
 
     wait_until(found, f"an entry with {len(peers)} sites", PATIENCE_S, site.describe)
     return time.monotonic() - began
+
+
+def wait_exchanges(site: NamespacedSite, since: int, number: int) -> list[float]:
+    """So many exchanges that `site` took part in, votes and log included, seconds, ascending. An entry that it was
+    given, because it was left out or the others finished it, has no such times."""
+
+    def found() -> list[float]:
+        times = [[row["times"][part] for part in PARTS] for row in committed(site) if row["round"] >= since]
+        return sorted(sum(each) for each in times if None not in each)
+
+    wait_until(lambda: len(found()) >= number, f"{number} exchanges", PATIENCE_S, site.describe)
+    return found()
 
 
 @contextmanager
@@ -114,8 +130,7 @@ def _lived(members: list[NamespacedSite], founders: tuple[str, str], phase_s: fl
     everybody = {*founders, third}
     joined_s = wait_entry_with(keeper, everybody, 0)
     height = keeper.status()["height"]
-    keeper.wait_height(height + num_rounds, PATIENCE_S)
-    rows = [row for row in committed(keeper) if row["round"] >= height]
+    exchanges = wait_exchanges(keeper, height, num_rounds)
     said = _said(members)
     num_said = {member.name: len(_said([member])) for member in members}
 
@@ -127,7 +142,6 @@ def _lived(members: list[NamespacedSite], founders: tuple[str, str], phase_s: fl
     said += [text for text in since if founders[1] not in text]
     heads = _heads(members)
     codes = tuple(member.stop(60) for member in members)
-    exchanges = sorted(sum(row["times"][part] for part in ("exchange_s", "vote_s", "persist_s")) for row in rows)
     return Life(exchanges[len(exchanges) // 2], joined_s, killed_s, returned_s, tuple(said), codes, heads)
 
 

@@ -76,23 +76,6 @@ def test_host_answers_that_was_heard_a_moment_ago() -> None:
     assert watch.look({B: (LinkFacts(1.9, 0, 0.3),)}, Monotonic(1.1)).answering == {B}
 
 
-def test_connections_that_were_closed_since_told_the_same() -> None:
-    """Another peer found out first, and ours to the silent one ended with the exchange that it gave up."""
-    watch, other = HostWatch(), (LinkFacts(0.0, 0, 0.001),)
-    assert not watch.look({A: (LinkFacts(0.8, 2, 0.001),), B: other}, Monotonic(1.0)).silent
-    assert not watch.look({B: other}, Monotonic(1.1)).silent, "the last repetition may be answered"
-    assert watch.look({B: other}, Monotonic(1.3)).silent == {A}
-    assert not watch.look({B: other}, Monotonic(1.4)).silent, "said once; the next connection tells"
-
-
-def test_new_connection_speaks_for_the_host_of_those_that_were_closed() -> None:
-    watch = HostWatch()
-    watch.look({A: (LinkFacts(0.8, 2, 0.001),)}, Monotonic(1.0))
-    watch.look({}, Monotonic(1.1))
-    assert watch.look({A: (LinkFacts(0.0, 0, 0.001),)}, Monotonic(1.2)).answering == {A}
-    assert not watch.look({A: (LinkFacts(0.3, 0, 0.001),)}, Monotonic(1.5)).silent
-
-
 def test_silent_host_answers_when_something_comes_and_not_when_the_connections_that_told_it_are_closed() -> None:
     watch, quiet, other = HostWatch(), LinkFacts(0.8, 2, 0.001), LinkFacts(0.9, 0, 0.001)
     watch.look({A: (quiet, other)}, Monotonic(1.0))
