@@ -11,7 +11,7 @@ which their phases were extended. Target: idle 0 while detection + retry fits in
 
 `--calm-s S`: before that, S seconds in which nobody dies, and what the sites took for a death meanwhile; `--rtt-ms`
 and `--loss` (percent): links of user space; `--load`: processes that do nothing but compute; `--mbit`: thin links in
-place of limited uploads and of a progress time-out of 5 s, with what a router queues (below 20 once the sites have met).
+place of limited uploads, with what a router queues (below 20 Mbit/s once the sites have met), and time-outs of 20 s.
 """
 
 import argparse
