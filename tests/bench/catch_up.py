@@ -1,8 +1,8 @@
 """How fast a newcomer gets the shared state: `python -m tests.bench.catch_up [--mib 200] [--mbit 100]`.
 
 Donors and newcomer are processes in network namespaces of their own; every donor's link is shaped with tbf. Prints one
-JSON object per download, each as a share of the payload that the links of its donors carry together (target >= 0.95), then the
-speed-up of three sources over one. Joining a running swarm is measured by tests.bench.joiner. Needs root, ip and tc.
+JSON object per download, each as a share of what the links of its donors carry together, with headers and without them
+(of payload: target >= 0.95), then the speed-up of three sources over one. Joining a running swarm is measured by tests.bench.joiner. Needs root, ip and tc.
 """
 
 import argparse

@@ -29,6 +29,8 @@ stands where we stand; one that says so between its claims would else keep us bu
 UNAVAILABLE_MAX: Final = 5
 """A branch that was not to be had so often is not waited for any more."""
 CLAIMS_MAX: Final = 1024
+COMPARED_PROGRESSES: Final = 8
+"""Times the progress time-out that a branch may take to be shown whole while most stand elsewhere than its peer."""
 
 
 def relation(chain: ChainView, height: RoundIndex, head: Digest) -> str:
@@ -179,6 +181,15 @@ class Tips:
             tip.claim = Claim(height, head, kind, known.since if known is not None else now, now)
             self._claiming.add(peer)
         return kind
+
+    def patience_s(self, chain: ChainView) -> float | None:
+        """How long each of those who claim something may take to show it, if most stand where we stand; None: as long
+        as they show something (R22.6)."""
+        claiming, here = self._claiming, [peer for peer in self.here() if self._records[peer].is_live]
+        if chain.height == 0 or 1 + len(here) <= len(claiming):
+            return None
+        doubts = max(1, min((self._records[peer].tip.backoff_length for peer in claiming), default=1))
+        return COMPARED_PROGRESSES * self._limits.progress_timeout_s / doubts
 
     def grow_old(self, now: Monotonic) -> None:
         """All that is claimed was claimed before this process took part: no grace is due (R19.7)."""

@@ -6,7 +6,7 @@ What is acceptable and better: machines/recovery/branch.py. Source: protocol/09-
 from collections.abc import Sequence
 
 from dilocoxd.errors import WireError
-from dilocoxd.ids import Digest, PeerId
+from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.branch import Branch, is_better
 from dilocoxd.machines.recovery.branch_search import BranchSearch
@@ -31,6 +31,8 @@ class Comparison:
         reverted: frozenset[Digest] = frozenset(),
     ) -> None:
         self.peer = peer
+        self.until: Monotonic | None = None
+        """Its branch must be here by then."""
         self._adopted = adopted
         self._reverted = reverted
         self._search = BranchSearch(tuple(heads), entries_max)

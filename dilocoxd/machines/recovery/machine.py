@@ -30,6 +30,9 @@ FEW_ENTRIES = 16
 """In one answer: who takes half of `answer_timeout_s` for fewer is asked for more once the others were compared. It may
 be a liar that keeps us from them with one entry at a time; a long chain comes with more, a short one soon."""
 
+OVERDUE = Failed("its branch does not come to an end, and most sites stand where we stand", is_false=True)
+"""R22.6."""
+
 
 class RecoveryMachine:
     """One ordered recovery. `heads`: chain head at each height of ours; `payload_bytes`: by low rank; `adopted`: where
@@ -92,7 +95,8 @@ class RecoveryMachine:
         """When to send a Tick unless something comes before."""
         part = self._part
         late_at = part.next_deadline() if isinstance(part, BranchProgress) else None
-        return min((at for at in (self._questions.next_deadline(), late_at) if at is not None), default=None)
+        over_at = part.until if isinstance(part, Comparison) and self._step is None else None
+        return min((at for at in (self._questions.next_deadline(), late_at, over_at) if at is not None), default=None)
 
     def start(self, *, now: Monotonic) -> list[r.Effect]:
         """The first effects."""
@@ -111,7 +115,9 @@ class RecoveryMachine:
 
     def handle(self, event: r.RecoveryEvent, *, now: Monotonic) -> list[r.Effect]:
         """One event. Never raises for what peers say."""
-        self._questions.woken(now, self.next_deadline())
+        lag_s = self._questions.woken(now, self.next_deadline())
+        if isinstance(self._part, Comparison) and self._part.until is not None:
+            self._part.until = Monotonic(self._part.until + lag_s)
         self._now = now
         if self.is_over:
             return []
@@ -147,6 +153,8 @@ class RecoveryMachine:
             self._on_answer(r.AskFailed(request, f"no answer about {asked.what} for {seconds:.0f} s"))
         if isinstance(self._part, BranchProgress):
             self._enact(self._part.on_tick(now=self._now))
+        elif isinstance(self._part, Comparison) and self._is_overdue(self._part):
+            self._enact(OVERDUE)
 
     def _on_answer(self, event: r.Answer) -> None:
         asked, part = self._questions.answered(event.request), self._part
@@ -158,7 +166,9 @@ class RecoveryMachine:
             self._withdraw(lambda ask: ask.peer == asked.peer)
         if isinstance(part, Comparison):
             outcome = part.on_answer(event)
-            if isinstance(outcome, Asking) and self._is_trickle(asked, event):
+            if isinstance(outcome, Asking) and self._is_overdue(part):
+                outcome = OVERDUE
+            elif isinstance(outcome, Asking) and self._is_trickle(asked, event):
                 self._faults.late[asked.peer] = "gives few entries at a time, and late"
                 self._to_compare.append(part)
                 outcome = NotBetter(is_compared=False)
@@ -172,6 +182,9 @@ class RecoveryMachine:
         is_few = isinstance(event, r.EntriesCame) and len(event.entries) < FEW_ENTRIES
         is_in_the_way = any(not isinstance(one, Comparison) for one in self._to_compare)
         return is_few and is_in_the_way and asked.took_s(self._now) > self._limits.answer_timeout_s / 2
+
+    def _is_overdue(self, part: Comparison) -> bool:
+        return self._step is None and part.until is not None and self._now >= part.until
 
     def _on_step(self, done: r.StepDone) -> None:
         step, part = self._step, self._part
@@ -247,6 +260,8 @@ class RecoveryMachine:
             comparison = following
         else:
             comparison = Comparison(following, heads, self._limits.entries_max, adopted, reverted)
+            if self._order.patience_s is not None:
+                comparison.until = Monotonic(self._now + self._order.patience_s)
         self._part = comparison
         self._enact(comparison.start())
 

@@ -69,12 +69,15 @@ class OpenQuestions:
             del self.open[request]
         return found
 
-    def woken(self, now: Monotonic, due_at: Monotonic | None) -> None:
-        """An event comes. If we were not running when we wanted to be woken, answers may be here, unread (R18)."""
+    def woken(self, now: Monotonic, due_at: Monotonic | None) -> float:
+        """An event comes. If we were not running when we wanted to be woken, answers may be here, unread (R18): all
+        time-outs move by so many seconds, those of others too."""
         lag = now - due_at if due_at is not None else 0.0
-        if lag >= LAG_S:
-            later = lag + LAG_S
-            self.open = {n: replace(a, deadline=Monotonic(a.deadline + later)) for n, a in self.open.items()}
+        if lag < LAG_S:
+            return 0.0
+        later = lag + LAG_S
+        self.open = {n: replace(a, deadline=Monotonic(a.deadline + later)) for n, a in self.open.items()}
+        return later
 
     def expired(self, now: Monotonic) -> list[int]:
         """Questions whose time is over."""

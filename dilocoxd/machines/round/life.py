@@ -340,7 +340,12 @@ class RoundLife:
             reverts.tried(back)
         order = StartRecovery(tuple(peers), best, found.reason, found.is_rebuild, height.in_flight())
         self.emit(
-            replace(order, takes_back=back.round if back is not None else None, reverted=frozenset(reverts.decided))
+            replace(
+                order,
+                takes_back=back.round if back is not None else None,
+                reverted=frozenset(reverts.decided),
+                patience_s=None if found.peers else tips.patience_s(height.chain),
+            )
         )
         return len(peers)
 

@@ -130,6 +130,8 @@ class StartRecovery:
     """First of all leave our chain from this entry on, which a majority has taken back (R29)."""
     reverted: frozenset[Digest] = frozenset()
     """Entries that were taken back: no branch with one of them is taken."""
+    patience_s: float | None = None
+    """For what each of `peers` says of its branch (R22.6); None: as long as it says something."""
 
 
 @dataclass(frozen=True, slots=True)
