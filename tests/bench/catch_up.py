@@ -2,7 +2,8 @@
 
 Donors and newcomer are processes in network namespaces of their own; every donor's link is shaped with tbf. Prints one
 JSON object per download, each as a share of what the links of its donors carry together, with headers and without them
-(of payload: target >= 0.95), then the speed-up of three sources over one. Joining a running swarm is measured by tests.bench.joiner. Needs root, ip and tc.
+(of payload: target >= 0.95), then the speed-up of three sources over one. Joining a running swarm is measured by
+tests.bench.joiner. Needs root, ip and tc.
 """
 
 import argparse

@@ -7,6 +7,7 @@ from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.readiness import Readiness, merged
 from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords
 from dilocoxd.machines.peers.standing import SUSPICION_KEPT, SUSPICION_MAX, PeerBook
+from dilocoxd.machines.peers.tips import COMPARED_PROGRESSES
 from dilocoxd.machines.peers.view import PeerView
 from tests.unit.machines.round_world import BITS, LIMITS, ME, START, B, C, chain_at, ready, view
 
@@ -156,6 +157,23 @@ def test_claim_of_a_peer_that_membership_has_not_heard_of_counts_while_it_talks_
     book.tips.hear(CHAIN, C, ahead, view(C).head, Monotonic(START + 60.0))
     book.see([view(C, is_live=False)], CHAIN, Monotonic(START + 61.0))
     assert not book.tips.pressing(), "membership knows that it is gone"
+
+
+def test_r22_branch_of_the_fewer_has_a_while_to_be_shown_and_less_after_each_one_in_vain() -> None:
+    chain, stranger = chain_at(2), PeerId("d")
+    book, all_s = book_of(B, C, stranger), COMPARED_PROGRESSES * LIMITS.progress_timeout_s
+    for peer in (B, C):
+        book.tips.hear(chain, peer, chain.height, chain.head, START)
+    assert book.tips.patience_s(chain) == all_s
+    for doubts in (2, 4):
+        book.tips.hear(chain, stranger, RoundIndex(9), Digest(b"x" * 32), Monotonic(START + 1e3 * doubts))
+        book.tips.failed((stranger,), (), Monotonic(START + 1e3 * doubts))
+        book.tips.hear(chain, stranger, RoundIndex(9), Digest(b"x" * 32), Monotonic(START + 1e3 * doubts + 900))
+        assert book.tips.patience_s(chain) == all_s / doubts
+    assert book.tips.patience_s(chain_at(0)) is None, "who has nothing takes the time that it needs"
+    for peer in (B, C):
+        book.tips.hear(chain, peer, RoundIndex(9), Digest(b"x" * 32), Monotonic(START + 5e3))
+    assert book.tips.patience_s(chain) is None, "those who claim may be the run"
 
 
 @pytest.mark.parametrize("seconds", [60.0])
