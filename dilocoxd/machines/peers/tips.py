@@ -185,7 +185,8 @@ class Tips:
     def patience_s(self, chain: ChainView) -> float | None:
         """How long each of those who claim something may take to show it, if most stand where we stand; None: as long
         as they show something (R22.6)."""
-        claiming, here = self._claiming, [peer for peer in self.here() if self._records[peer].is_live]
+        claiming = self._claiming
+        here = [p for p in self.here() if self._records[p].is_live and not chain.is_on_probation(p)]
         if chain.height == 0 or 1 + len(here) <= len(claiming):
             return None
         doubts = max(1, min((self._records[peer].tip.backoff_length for peer in claiming), default=1))
