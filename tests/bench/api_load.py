@@ -13,9 +13,7 @@ import argparse
 import asyncio
 import json
 import os
-import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -25,6 +23,7 @@ from typing import Any
 import psutil
 from aiohttp import ClientSession, TCPConnector
 
+from tests.bench import end_when_told
 from tests.bench.paced import Pair, Setting, add_hidden_size, limit_for, run_pair
 from tests.bench.slowdown import Block, arrange, pin
 from tests.harness.running.sites import SiteProcess
@@ -147,7 +146,7 @@ def main() -> None:
     parser.add_argument("--payload", type=int, default=10_689_536, help="bytes a site sends per round")
     add_hidden_size(parser)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     limit = limit_for(0.8, options.phase_s, options.payload)
     setting = Setting("phase", options.steps, limit, hidden_size=options.hidden_size)
     with tempfile.TemporaryDirectory() as folder:

@@ -9,12 +9,12 @@ tests.bench.joiner. Needs root, ip and tc.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from tests.bench import end_when_told
 from tests.harness.running.network_namespaces import PORT, Network
 from tests.harness.running.sites import ROOT
 
@@ -100,7 +100,7 @@ def main() -> int:
     parser.add_argument("--mbit", type=float, default=100.0)
     parser.add_argument("--repetitions", type=int, default=3)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_when_told()
     with tempfile.TemporaryDirectory(prefix="dilocoxd-catch-up-") as name:
         rows = measure(Path(name), arguments.mib, arguments.mbit, arguments.repetitions)
     best = {count: min(float(str(r["seconds"])) for r in rows if r["sources"] == count) for count in (1, len(DONORS))}

@@ -12,7 +12,6 @@ import itertools
 import json
 import os
 import shutil
-import signal
 import statistics
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
 from dilocoxd.machines.recovery.interface.limits import RecoveryLimits
+from tests.bench import end_when_told
 from tests.bench.memory import manifest_options
 from tests.chaos.judge import read_events
 from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
@@ -128,7 +128,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--step-s", type=float, default=0.05)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_when_told()
     options = manifest_options(arguments.model, snapshot_every=4, delay="arrival", segment_elements_max=1 << 18)
     options += ["--set", f"strategy.inner_steps={arguments.steps}", "--set", "snapshot.keep=3"]
     options += ["--set", "round.grace_min_s=3", "--set", "round.grace_max_s=20", "--set", "round.progress_timeout_s=10"]

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.bench import end_when_told
 from tests.harness.paced.sitecustomize import STEP_VARIABLE
 from tests.harness.running.launches import REAL, STAGES, launch, table
 from tests.harness.running.run_directories import found_run
@@ -40,4 +41,5 @@ def main(number: int, step_s: str = "") -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main(int(sys.argv[1]) if len(sys.argv) > 1 else LAUNCHES, *sys.argv[2:])

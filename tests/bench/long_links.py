@@ -11,6 +11,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
+from tests.bench import end_when_told
 from tests.harness.internet.conditions import rtt
 from tests.harness.internet.life import live
 from tests.harness.internet.network import Internet
@@ -68,4 +69,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.bench import end_when_told
 from tests.bench.outer_memory import MIB, MODELS, resident
 from tests.harness.running.sites import SiteProcess, sites
 from tests.harness.running.twin_run_directories import make_pair
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.1)
     parser.add_argument("--dir", type=Path, default=None, help="Where the run directories go.")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     options = manifest_options(
         arguments.model,
         snapshot_every=arguments.snapshot_every,

@@ -26,6 +26,7 @@ from dilocoxd.outer.clipping import ClipRecord
 from dilocoxd.outer.passes import SegmentPass, encode_pass
 from dilocoxd.outerworker.plan import OuterPlan, make_plan
 from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
+from tests.bench import end_when_told
 from tests.harness.outer_worker.daemon_end import OuterDaemon, tiny_manifest
 from tests.harness.outer_worker.forks import OUTER, Forks
 
@@ -236,4 +237,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

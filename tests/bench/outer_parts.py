@@ -21,6 +21,7 @@ from pathlib import Path
 from dilocoxd.config.manifest import Manifest
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.wire.local import buffers as local_buffers, outer_worker as local
+from tests.bench import end_when_told
 from tests.bench.outer_memory import MIB, MODELS, Payloads, bench_manifest, resident
 from tests.harness.outer_worker.forks import OUTER, Forks
 from tests.harness.outer_worker.parts_end import PartsDaemon
@@ -124,4 +125,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

@@ -10,13 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from tests.bench import end_when_told
 from tests.bench.paced import Pair, Setting, add_hidden_size, limit_for, run_pair
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=None)
     add_hidden_size(parser)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     with tempfile.TemporaryDirectory(dir=arguments.dir) as name:
         folder = Path(name)
         free = Setting("arrival", arguments.inner_steps, hidden_size=arguments.hidden_size)

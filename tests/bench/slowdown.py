@@ -15,7 +15,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from tests.bench import end_when_told
 from tests.bench.paced import Pair, Setting, add_hidden_size, limit_for, pid_of, run_pair
 from tests.harness.running.sites import SiteProcess
 
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--dir", type=Path, default=None)
     add_hidden_size(parser)
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     payload = arguments.payload or round(FP32_BYTES * BITS[arguments.codec] / BITS["fp32"])
     limit = limit_for(arguments.ratio, arguments.phase_s, payload)
     setting = Setting(

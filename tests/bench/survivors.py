@@ -33,6 +33,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
+from tests.bench import end_when_told
 from tests.bench.paced import HIDDEN_SIZE, limit_for, model_of
 from tests.chaos.judge import read_events
 from tests.harness.internet.conditions import rtt
@@ -253,7 +254,7 @@ def main() -> int:
     arguments = parser.parse_args()
     prefix, rtt_s = f"ch{os.getpid() % 10000}su", arguments.rtt_ms / 1000
     made = Internet(prefix, NAMES, rtt(rtt_s, arguments.loss / 100)) if rtt_s else Network(prefix, NAMES)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_when_told()
     with (
         tempfile.TemporaryDirectory(prefix="dilocoxd-survivors-") as name,
         made as network,

@@ -13,7 +13,6 @@ the loss too, --plot a picture. Needs root, ip and tc.
 import argparse
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dilocoxd.store.prepared import CACHE_VARIABLE
+from tests.bench import end_when_told
 from tests.bench.headline.ddp import DdpRun, run_ddp
 from tests.bench.headline.ground import Ground
 from tests.bench.headline.legs import LEGS, LegRun, Length, found_leg, run_leg
@@ -154,7 +154,7 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     """0, or 1 if there is a leg without a row."""
     options = parse()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="dilocoxd-headline-") as name:
         os.environ.setdefault(CACHE_VARIABLE, str(Path(name) / "cache"))

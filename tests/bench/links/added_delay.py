@@ -17,6 +17,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.bench import end_when_told
 from tests.bench.links.data_plane import PLAIN, Peer, transfer
 from tests.harness.internet.conditions import rtt
 from tests.harness.internet.network import Internet
@@ -88,4 +89,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

@@ -28,6 +28,7 @@ from dilocoxd.swarm.streams.bulk import BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.wire.local.buffers import Buffer
 from dilocoxd.wire.messages import SegmentHeader
+from tests.bench import end_when_told
 from tests.integration.swarm.sites import header_of, memory
 from tests.unit.swarm.direct.ends import RUN, End
 
@@ -179,4 +180,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.bench import end_when_told
 from tests.harness.internet.conditions import rtt
 from tests.harness.internet.network import Internet
 from tests.harness.internet.probes import bulk_bytes_per_s
@@ -195,4 +196,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

@@ -17,6 +17,7 @@ from dilocoxd.machines.exchange.facts import TransferFailed
 from dilocoxd.machines.round.inputs import EntryApplied, EntryPersisted, PassPrepared, PhaseOffered
 from dilocoxd.machines.transcript import Input, decode
 from dilocoxd.store.recording import read_records, recordings
+from tests.bench import end_when_told
 from tests.harness.internet.conditions import rtt
 from tests.harness.internet.life import committed, founded, peer_of, wait_entry_with
 from tests.harness.internet.network import Internet
@@ -112,4 +113,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

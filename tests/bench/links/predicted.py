@@ -12,9 +12,7 @@ the same of `least`.
 import argparse
 import json
 import os
-import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -26,6 +24,7 @@ from dilocoxd.config.footprint.shape import shape_of
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.machines.exchange.cost import ExchangeWork, Link, bytes_each_way, exchange_cost
 from dilocoxd.planner.footprint import exchange_work, footprint
+from tests.bench import end_when_told
 from tests.bench.headline.trainer import STEP_S_VARIABLE
 from tests.bench.links.whole_rounds import NICE_VARIABLE, PATIENCE_S
 from tests.harness.internet.conditions import rtt
@@ -156,7 +155,7 @@ def main() -> None:
     parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--step-s", type=float, default=0.5)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     for num_sites, mbit in product(map(int, options.sites.split(",")), numbers(options.mbits)):
         run = Run(num_sites, options.codec, options.hidden_size, options.rounds, options.step_s)
         for found in rows(run, [Cell(mbit, milliseconds / 1000) for milliseconds in numbers(options.rtts_ms)]):

@@ -11,9 +11,7 @@ trips. Per site and round: `syncs` in that time, and CPU time of daemon and oute
 import argparse
 import json
 import os
-import signal
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -22,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench import end_when_told
 from tests.bench.headline.trainer import STEP_S_VARIABLE
 from tests.bench.links.fixed_cost import MOMENTS, NAMES, Moments, rounds_of
 from tests.bench.links.watched_site import FILE_NAME
@@ -166,7 +165,7 @@ def main() -> None:
     parser.add_argument("--step-s", type=float, default=0.1)
     parser.add_argument("--inner-steps", type=int, default=20)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     for num_sites in map(int, options.sites.split(",")):
         for milliseconds in map(float, options.rtts_ms.split(",")):
             cell = Cell(num_sites, milliseconds / 1000, options.rounds, options.step_s, options.inner_steps)

@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import statistics
-import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from tests.bench import end_when_told
 from tests.bench.paced import Pair, Setting, add_hidden_size, pid_of, run_pair
 from tests.bench.slowdown import Block, steps_of
 from tests.harness.running.sites import SiteProcess
@@ -83,7 +82,7 @@ def main() -> None:
     parser.add_argument("--inner-steps", type=int, default=60)
     add_hidden_size(parser)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or the sites would outlive a time-out
+    end_when_told()
     nices = [int(word) for word in options.nices.split(",")]
     setting = Setting("arrival", options.inner_steps, hidden_size=options.hidden_size)
     with tempfile.TemporaryDirectory(prefix="dilocoxd-nice-") as name:

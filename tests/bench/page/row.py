@@ -4,12 +4,13 @@ SIGTERM becomes an exit, so that everything that the benchmark has entered is le
 """
 
 import runpy
-import signal
 import sys
+
+from tests.bench import end_when_told
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    end_when_told()
     module = f"tests.bench.{sys.argv[1]}"
     sys.argv = [module, *sys.argv[2:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests.bench import end_when_told
 from tests.bench.headline.ground import NAMES, shape
 from tests.harness.running.network_namespaces import Network
 from tests.harness.running.sites import ROOT, wait_until
@@ -225,7 +226,7 @@ def main() -> None:
     for way in ways:
         if way in OWN_PLACE and not OWN_PLACE[way].exists():
             parser.error(f"--ways {way}: it is not installed; make .venv-peers/.installed")
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # or peers would outlive a time-out
+    end_when_told()
     for way in ways:
         for end in ends:
             if (way, end) not in WITHOUT_WAY:

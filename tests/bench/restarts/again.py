@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench import end_when_told
 from tests.bench.paced import pid_of
 from tests.bench.restarts.startup import cpu_of, step_of
 from tests.harness.running.run_directories import found_run
@@ -61,4 +62,5 @@ def main(kills: int) -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main(int(sys.argv[1]) if len(sys.argv) > 1 else KILLS)

@@ -22,6 +22,7 @@ from typing import Any
 
 import psutil
 
+from tests.bench import end_when_told
 from tests.harness.outer_worker.forks import OUTER, TRAINER, Forks
 
 NUM_RANKS = 2
@@ -152,4 +153,5 @@ def main(times: int) -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main(int(sys.argv[1]) if len(sys.argv) > 1 else TIMES)

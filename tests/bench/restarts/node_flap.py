@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.bench import end_when_told
 from tests.bench.restarts.node_loss import LOOK_S, Bench, running
 
 NAMES = ("n1", "n2")
@@ -84,4 +85,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

@@ -24,6 +24,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from dilocoxd.cli.main import cli
+from tests.bench import end_when_told
 from tests.harness.running.network_namespaces import NamespacedSite, Network, namespaced
 from tests.harness.running.sites import sites, wait_until
 from tests.harness.running.training import founder_options
@@ -193,4 +194,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench import end_when_told
 from tests.harness.running.run_directories import found_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of, now
@@ -100,4 +101,5 @@ def main(repetitions: int) -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     main(int(sys.argv[1]) if len(sys.argv) > 1 else REPETITIONS)
