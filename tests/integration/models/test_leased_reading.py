@@ -68,6 +68,11 @@ def told(site: SiteProcess) -> dict[int, list[int]]:
     }
 
 
+def newest_sample(site: SiteProcess) -> int:
+    """That the trainer was told to read; counted through all epochs."""
+    return max(sample for samples in told(site).values() for sample in samples)
+
+
 def events(site: SiteProcess) -> list[dict[str, Any]]:
     """All that it has noted so far."""
     path = site.run_dir / "logs" / "events.jsonl"
@@ -171,6 +176,8 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
             first.wait_height(first.says("height") + 6, PATIENCE_S)
             start(killed, 0.08)
             killed.wait_height(first.says("height") + 3, PATIENCE_S)
+            # However fast the sites were until now.
+            wait_until(lambda: newest_sample(first) > 2 * NUM_SAMPLES, "two epochs", PATIENCE_S, first.describe)
             assert late.stop() == 0
             first.wait_height(first.says("height") + 4, PATIENCE_S)
             assert killed.stop() == 0
