@@ -29,10 +29,11 @@ class Comparison:
         entries_max: int,
         adopted: Place | None = None,
         reverted: frozenset[Digest] = frozenset(),
+        until: Monotonic | None = None,
     ) -> None:
         self.peer = peer
-        self.until: Monotonic | None = None
-        """Its branch must be here by then."""
+        self.until = until
+        """Its branch must be here by then; None: whenever."""
         self._adopted = adopted
         self._reverted = reverted
         self._search = BranchSearch(tuple(heads), entries_max)

@@ -259,9 +259,9 @@ class RecoveryMachine:
         if isinstance(following, Comparison):
             comparison = following
         else:
-            comparison = Comparison(following, heads, self._limits.entries_max, adopted, reverted)
-            if self._order.patience_s is not None:
-                comparison.until = Monotonic(self._now + self._order.patience_s)
+            patience_s = self._order.patience_s
+            until = Monotonic(self._now + patience_s) if patience_s is not None else None
+            comparison = Comparison(following, heads, self._limits.entries_max, adopted, reverted, until)
         self._part = comparison
         self._enact(comparison.start())
 

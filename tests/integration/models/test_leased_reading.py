@@ -68,9 +68,13 @@ def told(site: SiteProcess) -> dict[int, list[int]]:
     }
 
 
-def newest_sample(site: SiteProcess) -> int:
-    """That the trainer was told to read; counted through all epochs."""
-    return max(sample for samples in told(site).values() for sample in samples)
+def wait_epochs(site: SiteProcess) -> None:
+    """Until samples of two were read, which are counted through all epochs, however fast the sites were until now."""
+
+    def newest() -> int:
+        return max(sample for samples in told(site).values() for sample in samples)
+
+    wait_until(lambda: newest() > 2 * NUM_SAMPLES, "two epochs", PATIENCE_S, site.describe)
 
 
 def events(site: SiteProcess) -> list[dict[str, Any]]:
@@ -176,12 +180,10 @@ def test_every_sample_is_in_the_model_once_or_waits(tmp_path: Path) -> None:
             first.wait_height(first.says("height") + 6, PATIENCE_S)
             start(killed, 0.08)
             killed.wait_height(first.says("height") + 3, PATIENCE_S)
-            # However fast the sites were until now.
-            wait_until(lambda: newest_sample(first) > 2 * NUM_SAMPLES, "two epochs", PATIENCE_S, first.describe)
+            wait_epochs(first)
             assert late.stop() == 0
             first.wait_height(first.says("height") + 4, PATIENCE_S)
-            assert killed.stop() == 0
-            assert first.stop() == 0
+            assert [site.stop() for site in (killed, first)] == [0, 0]
     entries = [signed.entry for signed in log_of(first).entries()]
     contributions = [c for entry in entries for c in entry.contributions]
     assert {c.peer for c in contributions} == set(ids)
