@@ -74,7 +74,7 @@ from dilocoxd.machines.membership.machine import Membership
 from dilocoxd.machines.phase.outputs import OfferContribution, TellSpoiled, TellTrains
 from dilocoxd.machines.round.inputs import Event
 from dilocoxd.machines.round.machine import RoundMachine
-from dilocoxd.machines.round.outputs import RoundStatus, StartRecovery
+from dilocoxd.machines.round.outputs import ExtendRecovery, RoundStatus, StartRecovery
 from dilocoxd.store.admission import read_checkpoint
 from dilocoxd.store.audits import AuditFolders
 from dilocoxd.store.branch_aside import Aside
@@ -330,13 +330,13 @@ class Daemon:
             auditor=self.auditor,
             moved=self.swarm.announce,
         )
-        self.rounds = self.arrivals.rounds = RoundDriver(parts, self.me, self._start_recovery)
+        self.rounds = self.arrivals.rounds = RoundDriver(parts, self.me, self._order_recovery)
         bulk = (self.swarm.bulk_out, self.swarm.bulk_in)
         return Transfers(self.run_id, self.site.buffers, payloads, bulk, self.rounds.tell)
 
-    def _start_recovery(self, order: StartRecovery) -> None:
+    def _order_recovery(self, order: StartRecovery | ExtendRecovery) -> None:
         assert self.rounds is not None
-        self.recovery.start(order, self.rounds.tell)
+        self.recovery.take(order, self.rounds.tell)
 
     def round_status(self) -> RoundStatus | None:
         """What the round machine does; None before it exists."""

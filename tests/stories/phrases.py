@@ -212,6 +212,8 @@ def _of_command(command: c.Command) -> str:
             return f"-> worker: {settled}apply entry {round_index}"
         case c.StartRecovery():
             return f"-> recovery: compare with {names(command.peers)}: {command.reason}"
+        case c.ExtendRecovery():
+            return f"-> recovery: ask {names(command.peers)}, too"
         case c.ReportPeer():
             return f"!! reports {command.peer}: {command.rule}, {command.detail}"
         case c.DoubleVoteFound(evidence):

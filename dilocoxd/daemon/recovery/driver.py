@@ -19,7 +19,7 @@ from dilocoxd.machines.recovery.machine import RecoveryMachine
 from dilocoxd.machines.recovery.own_chain import compared_rounds
 from dilocoxd.machines.recovery.rollback import Choice, choose_at_start
 from dilocoxd.machines.round.inputs import Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.machines.round.outputs import StartRecovery
+from dilocoxd.machines.round.outputs import ExtendRecovery, StartRecovery
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.log import EntryLog
 from dilocoxd.store.snapshots import remove_downloads
@@ -75,6 +75,8 @@ class RecoveryDriver:
         self._limits = limits
         self._orders: asyncio.Queue[tuple[StartRecovery, Callable[[Event], None]]] = asyncio.Queue()
         self._machine: RecoveryMachine | None = None
+        self._added: list[PeerId] = []
+        """Before its machine began."""
 
     @property
     def text(self) -> str:
@@ -92,9 +94,15 @@ class RecoveryDriver:
         """Of the entry that the join link names; 0: none."""
         return self._parts.limits.checkpoint[0] if self._parts.limits.checkpoint is not None else 0
 
-    def start(self, order: StartRecovery, tell: Callable[[Event], None]) -> None:
-        """RecoveryFinished or RecoveryFailed follows."""
-        self._orders.put_nowait((order, tell))
+    def take(self, order: StartRecovery | ExtendRecovery, tell: Callable[[Event], None]) -> None:
+        """RecoveryFinished or RecoveryFailed follows a start."""
+        if isinstance(order, StartRecovery):
+            self._added.clear()
+            self._orders.put_nowait((order, tell))
+        elif self._machine is None:
+            self._added += order.peers
+        else:
+            self._machine.extend(order.peers)
 
     async def run(self) -> None:
         """Until cancelled. Raises StoreError or WorkerError (in a group) when our own disk or worker fails."""
@@ -132,7 +140,9 @@ class RecoveryDriver:
         heads = [log.hash_at(height) for height in range(log.height + 1)]
         digest = Digest(ledger.state.state_digest) if ledger.state is not None else None
         sizes, adopted = (lambda rank: ledger.payloads.at(rank).total_bytes), self._parts.adoption.place
-        return RecoveryMachine(order, heads, digest, self._limits, sizes, adopted)
+        machine = RecoveryMachine(order, heads, digest, self._limits, sizes, adopted)
+        machine.extend(self._added)
+        return machine
 
     async def _run_machine(self, order: StartRecovery) -> r.Done:
         parts = self._parts

@@ -53,6 +53,7 @@ from dilocoxd.machines.round.outputs import (
     Broadcast,
     Command,
     DoubleVoteFound,
+    ExtendRecovery,
     LeaveFinished,
     OrderAudit,
     PersistEntry,
@@ -104,7 +105,9 @@ class RoundParts:
 class RoundDriver:
     """The loop around the machine."""
 
-    def __init__(self, parts: RoundParts, me: PeerId, recover: Callable[[StartRecovery], None]) -> None:
+    def __init__(
+        self, parts: RoundParts, me: PeerId, recover: Callable[[StartRecovery | ExtendRecovery], None]
+    ) -> None:
         self._parts = parts
         self._machine = parts.recorder.machine
         self._me = me
@@ -273,6 +276,8 @@ class RoundDriver:
                 self._spawn(self._apply(command), "apply entry")
             case StartRecovery():
                 self._is_recovering = True
+                self._recover(command)
+            case ExtendRecovery():
                 self._recover(command)
             case ReportPeer():
                 self._parts.count_bad(command.peer, command.rule, command.detail)

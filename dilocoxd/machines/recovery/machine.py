@@ -54,8 +54,12 @@ class RecoveryMachine:
         self._chain = OwnChain(heads, state_digest, order.in_flight)
         self._questions = OpenQuestions()
         self._faults = SourceFaults()
-        self._to_compare: list[PeerId | Comparison] = list(dict.fromkeys(order.peers))
+        self._donors = tuple(dict.fromkeys(order.peers))
+        """Who may have what a branch needs."""
+        self._to_compare: list[PeerId | Comparison] = [*self._donors]
         """Behind them, with what came so far, those that give few entries at a time, each time late."""
+        self._added: set[PeerId] = set()
+        """Of `to_compare`, whom the order did not name."""
         self._num_compared = 0
         self._part: Comparison | BranchProgress | TakingBack | None = None
         self._state = START
@@ -112,6 +116,15 @@ class RecoveryMachine:
         else:
             self._next_peer()
         return self._taken()
+
+    def extend(self, peers: Sequence[PeerId]) -> None:
+        """Others may be asked, too (R22.7). It shows in what follows the next event: somebody is being asked now."""
+        new = [peer for peer in dict.fromkeys(peers) if peer not in self._donors]
+        self._donors += tuple(new)
+        self._added.update(new)
+        self._to_compare += new
+        if isinstance(self._part, BranchProgress):
+            self._part.extend(new)
 
     def handle(self, event: r.RecoveryEvent, *, now: Monotonic) -> list[r.Effect]:
         """One event. Never raises for what peers say."""
@@ -249,7 +262,9 @@ class RecoveryMachine:
         self._part = None
         self._withdraw(lambda ask: True)
         # A head that has moved ends it, also when only a part of a chain could be had: the next recovery asks for more.
-        if self._chain.has_moved or not self._to_compare:
+        # So does a comparison if only those are left who were added: else it would go on as long as some come.
+        is_through = all(one in self._added for one in self._to_compare)
+        if self._chain.has_moved or not self._to_compare or (is_through and self._num_compared):
             self._finish()
             return
         heads, adopted = self._chain.heads, self._adopted
@@ -268,7 +283,7 @@ class RecoveryMachine:
     def _take(self, better: Better) -> None:
         if better.own or len(better.branch.entries) > 1:
             self._out.append(r.PauseTrainers("catching up"))
-        donors = donors_of(better.peer, self._order.peers)
+        donors = donors_of(better.peer, self._donors)
         sources = Sources(donors, self._faults.liars, self._limits, self._payload_bytes)
         progress = BranchProgress(better, self._chain, sources)
         self._part = progress

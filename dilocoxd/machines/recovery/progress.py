@@ -106,8 +106,18 @@ class BranchProgress:
         return self._search.text if self._search is not None else ""
 
     @property
+    def _honest(self) -> list[PeerId]:
+        return [peer for peer in self._donors if peer not in self._sources.liars]
+
+    @property
     def _num_taken(self) -> int:
         return self._chain.height - self.fork if self._is_begun else 0
+
+    def extend(self, peers: Sequence[PeerId]) -> None:
+        """These may have it, too (R22.7)."""
+        self._donors |= dict.fromkeys(peers, QUICK_PART)
+        if self._payload is not None:
+            self._payload.to_ask += peers
 
     def next_deadline(self) -> Monotonic | None:
         """When `on_tick` may have something to ask."""
@@ -120,8 +130,10 @@ class BranchProgress:
 
     def on_answer(self, ask: r.Ask, event: r.Answer, *, now: Monotonic, part_taken: float = 0.0) -> Outcome:
         """The answer to `ask`. `part_taken`: of its time."""
-        if self._search is not None:
-            return self._searched(self._search.on_answer(ask, event, now=now))
+        if (search := self._search) is not None:
+            # What came is on disk, and not asked for again. Twice as many each time: that is seldom, whoever adds them.
+            is_worth_it = search.is_fetching and len(self._honest) >= 2 * search.num_sources
+            return self._seek_snapshot() if is_worth_it else self._searched(search.on_answer(ask, event, now=now))
         payload = self._payload
         assert payload is not None
         # Not held against a donor that failed: it may be on another chain by now. But it is asked last.
@@ -183,8 +195,7 @@ class BranchProgress:
         # The state before the first of them is ours, but for that at a fork which our disk cannot make again.
         has_state = self._can_replay or (self._is_begun and self._chain.state_digest is not None)
         left = self._better.branch.entries[self._num_taken + has_state :]
-        honest = [peer for peer in self._donors if peer not in self._sources.liars]
-        self._search = SnapshotSearch(left, honest, self._sources.limits)
+        self._search = SnapshotSearch(left, self._honest, self._sources.limits)
         return self._searched(self._search.start())
 
     def _searched(self, outcome: SearchOutcome) -> Outcome:

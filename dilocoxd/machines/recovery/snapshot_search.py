@@ -46,6 +46,15 @@ class SnapshotSearch:
         """Of snapshots that were described and not given."""
 
     @property
+    def num_sources(self) -> int:
+        return len(self._sources)
+
+    @property
+    def is_fetching(self) -> bool:
+        """Chunks are asked for."""
+        return self._pool is not None
+
+    @property
     def text(self) -> str:
         """What is waited for."""
         if self._chosen is None:

@@ -45,6 +45,7 @@ MOVES: Final[Mapping[str, Mapping[Wanted, str]]] = MappingProxyType(
             r.FinishDownload: "fetching_chunks",
             r.OpenDownload: "fetching_chunks",
             r.AskOffer: "choosing",
+            **_SEARCH,
             **_LEAVE,
             **_REPLAY,
             **_ADOPT,

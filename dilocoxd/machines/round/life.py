@@ -5,15 +5,13 @@ Decides nothing; machine.py calls it for what parts decided. Source: protocol/06
 R16, R19.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Final
 
-from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
+from dilocoxd.ids import Attempt, Digest, Monotonic, PhaseId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce
-from dilocoxd.machines.peers.record import Claim
+from dilocoxd.machines.peers.recovering import Recovering
 from dilocoxd.machines.peers.standing import PeerBook
 from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.grouping import contribution_problem
@@ -28,6 +26,7 @@ from dilocoxd.machines.round.outputs import (
     Broadcast,
     Command,
     DoubleVoteFound,
+    ExtendRecovery,
     KeptPromise,
     LeaveFinished,
     PersistEntry,
@@ -44,21 +43,11 @@ from dilocoxd.machines.round.timers import ACQUAINTED, JOINING, LAG_S, REPEAT, M
 from dilocoxd.machines.round.voting import promise_of, signed_vote, vote_again
 from dilocoxd.wire.codec import one_line
 from dilocoxd.wire.entry import SignedEntry, entry_hash
-from dilocoxd.wire.messages import Abandon, Accept, Accuse, Committed, Leaving, TakeBack
+from dilocoxd.wire.messages import Abandon, Accept, Accuse, Committed, Leaving
 
 REASON_MAX: Final = 500
 BLAMES_MAX: Final = 64
 TIPS_KEPT: Final = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Recovering:
-    """A recovery that runs: built when it begins, dropped when it ends."""
-
-    asked: Mapping[PeerId, Claim]
-    waited_s: float | None
-    """We had been in the attempt for so long and had accepted nothing: we may come back to it."""
-    takes_back: TakeBack | None = None
 
 
 class RoundLife:
@@ -327,27 +316,39 @@ class RoundLife:
         )
         is_uninvolved = is_gathering and height.attempt.promised_to is None
         waited_s = self.now - height.attempt.since if is_uninvolved else None
-        self.recovering = Recovering(tips.claims, waited_s, found.takes_back)
         if found.is_rebuild:
             tips.rebuilt_head = height.chain.head
-        asked = self.recovering.asked
+        asked = tips.claims
         peers = sorted({*asked, *found.peers}) or sorted(self.book.live() - {height.me})
+        patience_s = None if found.peers else tips.patience_s(height.chain)
+        # While most stand with us it shall end soon, whoever else claims something.
+        takes_more = patience_s is None
+        self.recovering = Recovering(asked, frozenset(peers), takes_more, waited_s, found.takes_back)
         best = max([claim.height for claim in asked.values()], default=height.round)
         height.attempt.stop()
         self.book.awaits((), self.now)
         back, reverts = found.takes_back, self.book.reverts
         if back is not None:
             reverts.tried(back)
-        order = StartRecovery(tuple(peers), best, found.reason, found.is_rebuild, height.in_flight())
         self.emit(
-            replace(
-                order,
+            StartRecovery(
+                peers=tuple(peers),
+                height=best,
+                reason=found.reason,
+                is_rebuild=found.is_rebuild,
+                in_flight=height.in_flight(),
                 takes_back=back.round if back is not None else None,
                 reverted=frozenset(reverts.decided),
-                patience_s=None if found.peers else tips.patience_s(height.chain),
+                patience_s=patience_s,
             )
         )
         return len(peers)
+
+    def extend_recovery(self) -> None:
+        """Of those it began with each may give its branch as slowly as it likes: others are asked, too (R22.7)."""
+        added = self.recovering.added(self.book.tips.claims) if self.recovering is not None else ()
+        if added:
+            self.emit(ExtendRecovery(added))
 
     def resume(self, found: RecoveryFinished | RecoveryFailed) -> None:
         """Go on where recovery has put us; where we were, if it has changed nothing."""

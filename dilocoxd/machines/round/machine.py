@@ -180,6 +180,7 @@ class RoundMachine:
         self._act(outcome)
         life.accuse()
         life.take_back()
+        life.extend_recovery()
         for _ in range(LOOKS_MAX if self._state not in o.OVER else 0):
             before = (self._state, life.height.attempt.index, life.height.round)
             self._wake_at = self._look()

@@ -135,6 +135,13 @@ class StartRecovery:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtendRecovery:
+    """The recovery under way may ask these, too: they have claimed something since it began (R22.7)."""
+
+    peers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReportPeer:
     """Count it against the peer (rule = name in protocol/registry.toml)."""
 
@@ -208,6 +215,7 @@ Command = (
     | AbandonContribution
     | ApplyEntry
     | StartRecovery
+    | ExtendRecovery
     | ReportPeer
     | DoubleVoteFound
     | RoundFinished

@@ -95,8 +95,7 @@ class Node:
         if choice is not None:
             self.swarm.ledger.chose(self.name, choice)
         self.swarm.ledger.opened(self.name, [stored.signed.entry for stored in self.disk.log])
-        self.worker = Worker(self, self.disk.promise_payload)
-        self.cancelled_below = (-1, -1)
+        self.worker, self.cancelled_below = Worker(self, self.disk.promise_payload), (-1, -1)
         self.offered: PhaseId | None = None
         self.wake_at = float("inf")
         self.is_recovering = False
@@ -292,6 +291,8 @@ class Node:
                 self.worker.work(0.05, lambda: self.worker.apply(command))
             case c.StartRecovery():
                 self.swarm.recover(self, command)
+            case c.ExtendRecovery() if self.recovery is not None:
+                self.recovery.machine.extend(command.peers)
             case c.ReportPeer():
                 self.swarm.reported(self.name, command)
             case c.DoubleVoteFound():

@@ -166,7 +166,7 @@ class Bench:
         if takes_back is not None:
             reverted = frozenset({entry_hash(self.own[takes_back].entry)})
             order = replace(order, takes_back=RoundIndex(takes_back), reverted=reverted)
-        self.driver.start(order, answer.set_result)
+        self.driver.take(order, answer.set_result)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self.driver.run())
             event = await answer

@@ -11,7 +11,15 @@ from dilocoxd.machines.exchange.facts import SegmentReceived
 from dilocoxd.machines.exchange.segments import KIND_CONTRIBUTION, KIND_RESULT, SegmentKey
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import EntryPersisted, PeersChanged, RecoveryFinished
-from dilocoxd.machines.round.outputs import Broadcast, KeptPromise, PersistEntry, PersistPromise, Send, StartRecovery
+from dilocoxd.machines.round.outputs import (
+    Broadcast,
+    ExtendRecovery,
+    KeptPromise,
+    PersistEntry,
+    PersistPromise,
+    Send,
+    StartRecovery,
+)
 from dilocoxd.wire.messages import Abandon, Accept, Committed, Leaving, ProposeCommit, Ready
 from tests.unit.machines.round.test_rules import OTHER_HEAD, Contributor, proposal_of
 from tests.unit.machines.round.test_waiting import (
@@ -172,6 +180,29 @@ def test_r19_what_was_known_before_the_process_took_part_needs_no_grace(is_old: 
     desk.runs(began + 2 * LIMITS.behind_grace_s)
     [started_at] = [at for at, command in desk.sent if isinstance(command, StartRecovery)]
     assert started_at - began == pytest.approx(waits_s, abs=0.01)
+
+
+def test_r22_who_claims_something_since_a_recovery_began_is_asked_too() -> None:
+    desk = high_desk()
+    ahead = [PeerView(p, True, True, RoundIndex(HIGH + 2), OTHER_HEAD) for p in (B, C)]
+    desk.tell(PeersChanged((ahead[0],), is_training=False, is_old=True))
+    assert desk.machine.status.state == "catching_up"
+    for _ in range(2):
+        desk.tell(PeersChanged(tuple(ahead), is_training=False))
+    orders = [command for _, command in desk.sent if isinstance(command, StartRecovery | ExtendRecovery)]
+    assert [order.peers for order in orders] == [(B,), (C,)], "each once"
+
+
+def test_r22_while_most_stand_with_us_nobody_is_asked_who_claims_something_later() -> None:
+    desk = high_desk()
+    here = [PeerView(PeerId(p), True, True, RoundIndex(HIGH), GENESIS) for p in ("F", "G")]
+    ahead = [PeerView(p, True, True, RoundIndex(HIGH + 2), OTHER_HEAD) for p in (B, C)]
+    for peer in here:
+        desk.hears(peer.peer, said_at(HIGH, GENESIS))
+    desk.tell(PeersChanged((*here, ahead[0]), is_training=False, is_old=True))
+    desk.tell(PeersChanged((*here, *ahead), is_training=False))
+    orders = [command for _, command in desk.sent if isinstance(command, StartRecovery | ExtendRecovery)]
+    assert [order.peers for order in orders] == [(B,)]
 
 
 def voted_with_nobody_accepting(claimed: Digest | None) -> Contributor:
