@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.peers.record import Claim
+from dilocoxd.machines.peers.tips import CLAIMS_MAX
 from dilocoxd.wire.messages import TakeBack
 
 
@@ -27,6 +28,7 @@ class Recovering:
         before it claimed this."""
         if not self.takes_more:
             return ()
-        new = {p: claim for p, claim in claims.items() if p not in self.asked and p not in self.peers}
-        self.asked.update(new)
-        return tuple(sorted(new))
+        new = sorted(peer for peer in claims if peer not in self.asked and peer not in self.peers)
+        added = tuple(new[: CLAIMS_MAX - len(self.asked)])  # ids come and go, and it may take long
+        self.asked.update({peer: claims[peer] for peer in added})
+        return added

@@ -80,3 +80,44 @@ class Comparison:
         adopted = self._adopted if is_adopted else None
         can_replay = not own or self._read.can_replay
         return Better(self.peer, branch, own, can_replay, adopted, reverted, self._read.missing)
+
+
+class ToCompare:
+    """Whose chains are still to be compared: those of the order, then those who were added (R22.7), and behind them,
+    with what came so far, those that give few entries at a time, each time late."""
+
+    def __init__(self, peers: Sequence[PeerId]) -> None:
+        self.donors = tuple(dict.fromkeys(peers))
+        """All of them, also those that were compared: who may have what a branch needs."""
+        self._left: list[PeerId | Comparison] = [*self.donors]
+        self._added: set[PeerId] = set()
+
+    def add(self, peers: Sequence[PeerId]) -> list[PeerId]:
+        """Returns those who are new."""
+        new = [peer for peer in dict.fromkeys(peers) if peer not in self.donors]
+        self.donors += tuple(new)
+        self._added.update(new)
+        self._left += new
+        return new
+
+    def put_aside(self, part: Comparison) -> None:
+        """It gives few entries at a time, and late."""
+        self._left.append(part)
+
+    def pop(self) -> PeerId | Comparison:
+        """Whose turn it is; there must be one."""
+        return self._left.pop(0)
+
+    @property
+    def left(self) -> tuple[PeerId, ...]:
+        return tuple(one.peer if isinstance(one, Comparison) else one for one in self._left)
+
+    @property
+    def has_unasked(self) -> bool:
+        """Somebody waits that was not asked yet."""
+        return any(not isinstance(one, Comparison) for one in self._left)
+
+    @property
+    def is_over(self) -> bool:
+        """Nobody of the order is left: whoever was added would else keep it going as long as some come."""
+        return all(one in self._added for one in self._left)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 from dilocoxd.ids import Digest, Monotonic, PeerId
 from dilocoxd.machines.recovery import interface as r
-from dilocoxd.machines.recovery.comparison import Comparison
+from dilocoxd.machines.recovery.comparison import Comparison, ToCompare
 from dilocoxd.machines.recovery.finality import Place
 from dilocoxd.machines.recovery.outcomes import Asking, Better, Complete, Failed, Kept, NotBetter, Outcome, Question
 from dilocoxd.machines.recovery.own_chain import OwnChain
@@ -54,12 +54,7 @@ class RecoveryMachine:
         self._chain = OwnChain(heads, state_digest, order.in_flight)
         self._questions = OpenQuestions()
         self._faults = SourceFaults()
-        self._donors = tuple(dict.fromkeys(order.peers))
-        """Who may have what a branch needs."""
-        self._to_compare: list[PeerId | Comparison] = [*self._donors]
-        """Behind them, with what came so far, those that give few entries at a time, each time late."""
-        self._added: set[PeerId] = set()
-        """Of `to_compare`, whom the order did not name."""
+        self._to_compare = ToCompare(order.peers)
         self._num_compared = 0
         self._part: Comparison | BranchProgress | TakingBack | None = None
         self._state = START
@@ -119,10 +114,7 @@ class RecoveryMachine:
 
     def extend(self, peers: Sequence[PeerId]) -> None:
         """Others may be asked, too (R22.7). It shows in what follows the next event: somebody is being asked now."""
-        new = [peer for peer in dict.fromkeys(peers) if peer not in self._donors]
-        self._donors += tuple(new)
-        self._added.update(new)
-        self._to_compare += new
+        new = self._to_compare.add(peers)
         if isinstance(self._part, BranchProgress):
             self._part.extend(new)
 
@@ -183,7 +175,7 @@ class RecoveryMachine:
                 outcome = OVERDUE
             elif isinstance(outcome, Asking) and self._is_trickle(asked, event):
                 self._faults.late[asked.peer] = "gives few entries at a time, and late"
-                self._to_compare.append(part)
+                self._to_compare.put_aside(part)
                 outcome = NotBetter(is_compared=False)
             self._enact(outcome)
         else:
@@ -193,8 +185,7 @@ class RecoveryMachine:
     def _is_trickle(self, asked: Asked, event: r.Answer) -> bool:
         """Others wait that were not asked yet."""
         is_few = isinstance(event, r.EntriesCame) and len(event.entries) < FEW_ENTRIES
-        is_in_the_way = any(not isinstance(one, Comparison) for one in self._to_compare)
-        return is_few and is_in_the_way and asked.took_s(self._now) > self._limits.answer_timeout_s / 2
+        return is_few and self._to_compare.has_unasked and asked.took_s(self._now) > self._limits.answer_timeout_s / 2
 
     def _is_overdue(self, part: Comparison) -> bool:
         return self._step is None and part.until is not None and self._now >= part.until
@@ -262,15 +253,15 @@ class RecoveryMachine:
         self._part = None
         self._withdraw(lambda ask: True)
         # A head that has moved ends it, also when only a part of a chain could be had: the next recovery asks for more.
-        # So does a comparison if only those are left who were added: else it would go on as long as some come.
-        is_through = all(one in self._added for one in self._to_compare)
-        if self._chain.has_moved or not self._to_compare or (is_through and self._num_compared):
+        to_compare = self._to_compare
+        is_through = to_compare.is_over and bool(self._num_compared)
+        if self._chain.has_moved or not to_compare.left or is_through:
             self._finish()
             return
         heads, adopted = self._chain.heads, self._adopted
         if adopted is not None and heads[adopted[0] : adopted[0] + 1] == [adopted[1]]:
             adopted = None  # we are there
-        following, reverted = self._to_compare.pop(0), self._order.reverted
+        following, reverted = to_compare.pop(), self._order.reverted
         if isinstance(following, Comparison):
             comparison = following
         else:
@@ -283,7 +274,7 @@ class RecoveryMachine:
     def _take(self, better: Better) -> None:
         if better.own or len(better.branch.entries) > 1:
             self._out.append(r.PauseTrainers("catching up"))
-        donors = donors_of(better.peer, self._donors)
+        donors = donors_of(better.peer, self._to_compare.donors)
         sources = Sources(donors, self._faults.liars, self._limits, self._payload_bytes)
         progress = BranchProgress(better, self._chain, sources)
         self._part = progress
@@ -326,7 +317,7 @@ class RecoveryMachine:
         unconfirmed, unavailable, unasked = (
             tuple(faults.unconfirmed),
             tuple(faults.unavailable),
-            tuple(one.peer if isinstance(one, Comparison) else one for one in self._to_compare),
+            self._to_compare.left,
         )
         in_part = faults.in_part if faults.in_part in unavailable else None
         done = r.Done(failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part)
