@@ -16,6 +16,9 @@ from dilocoxd.ids import Monotonic, PeerId
 
 REPEATS: Final = 2
 """Sent again so often, each time after twice as long as before (200 ms at least), or asked again by keep-alive."""
+REPEATING: Final = 3
+"""So many connections on which it was sent again once say as much: the second time, where a queue made round trips long,
+comes a second later."""
 QUIET_S: Final = 0.5
 """Nothing at all came for so long and two round trips."""
 HOLD_S: Final = 0.2
@@ -98,6 +101,7 @@ class HostWatch:
 
 def _is_unanswered(facts: Sequence[LinkFacts], round_trip_s: float) -> bool:
     is_repeated = max(link.num_repeats for link in facts) >= REPEATS
+    is_repeated = is_repeated or sum(link.num_repeats > 0 for link in facts) >= REPEATING
     return is_repeated and _heard_s(facts) >= QUIET_S + 2 * round_trip_s
 
 

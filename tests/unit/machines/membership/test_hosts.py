@@ -28,6 +28,14 @@ def test_long_link_gets_the_time_of_its_round_trips() -> None:
     assert found is not None and found > repeated_at + 0.3 + 0.3, "the second repetition could be answered"
 
 
+def test_three_connections_that_repeated_once_say_as_much_as_one_that_did_twice() -> None:
+    once = LinkFacts(9.0, 1, 0.001)
+    assert first_silent_s(0.001, 9.0, once) is None
+    found = first_silent_s(0.001, 9.0, once, once)
+    assert found is not None and QUIET_S + HOLD_S <= found <= QUIET_S + HOLD_S + 3 * LOOK_S
+    assert first_silent_s(0.001, 9.0, once, LinkFacts(9.0, 0, 0.001)) is None
+
+
 def silent_at(watch: HostWatch, begins: float, round_trip_s: float = 0.001) -> float:
     """So long after it went quiet at `begins` A counts as silent."""
     for number in range(1, 300):
