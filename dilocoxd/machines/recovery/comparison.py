@@ -97,7 +97,8 @@ class ToCompare:
         new = [peer for peer in dict.fromkeys(peers) if peer not in self.donors]
         self.donors += tuple(new)
         self._added.update(new)
-        self._left += new
+        behind = next((at for at, one in enumerate(self._left) if isinstance(one, Comparison)), len(self._left))
+        self._left[behind:behind] = new
         return new
 
     def put_aside(self, part: Comparison) -> None:
@@ -110,6 +111,7 @@ class ToCompare:
 
     @property
     def left(self) -> tuple[PeerId, ...]:
+        """Whose chains are not compared yet, or not to their end."""
         return tuple(one.peer if isinstance(one, Comparison) else one for one in self._left)
 
     @property
@@ -120,4 +122,4 @@ class ToCompare:
     @property
     def is_over(self) -> bool:
         """Nobody of the order is left: whoever was added would else keep it going as long as some come."""
-        return all(one in self._added for one in self._left)
+        return self._added.issuperset(self.left)

@@ -4,6 +4,8 @@ import pytest
 
 from dilocoxd.ids import PeerId
 from dilocoxd.machines.recovery import interface as r
+from dilocoxd.machines.recovery.comparison import Comparison, ToCompare
+from tests.unit.daemon.chain.chain_maker import GENESIS
 from tests.unit.machines.recovery.recovery_world import NUM_CHUNKS, Donor, World, grown
 
 COMMON = grown([], 3, b"c")
@@ -84,3 +86,17 @@ def test_where_nobody_of_the_order_answers_the_others_are_compared() -> None:
     world.machine.extend([LATER])
     assert not world.run().failure
     assert world.log == AHEAD
+
+
+def test_who_was_put_aside_comes_behind_those_who_were_not_asked_and_keeps_it_going_only_if_it_was_ordered() -> None:
+    a, b = PeerId("A"), PeerId("B")
+    turns = ToCompare([a, b])
+    assert turns.pop() == a
+    turns.put_aside(Comparison(a, [GENESIS], 9))
+    turns.add([LATER, a])
+    assert turns.left == (b, LATER, a) and not turns.is_over
+    assert (turns.pop(), turns.pop()) == (b, LATER)
+    turns.put_aside(Comparison(LATER, [GENESIS], 9))
+    aside = turns.pop()
+    assert isinstance(aside, Comparison) and aside.peer == a
+    assert turns.left == (LATER,) and turns.is_over
