@@ -20,7 +20,8 @@ ANSWER_BYTES = 8 << 20
 
 class Comparison:
     """One peer. `heads`: chain head at each height of ours; `adopted`: a place that the operator wants to be at and
-    that our chain lacks; `reverted`: entries that nobody takes (R29)."""
+    that our chain lacks; `reverted`: entries that nobody takes (R29); `patience_s`: so long its branch may take while
+    it is asked, None: as long as it likes (R22.6)."""
 
     def __init__(
         self,
@@ -29,19 +30,33 @@ class Comparison:
         entries_max: int,
         adopted: Place | None = None,
         reverted: frozenset[Digest] = frozenset(),
-        until: Monotonic | None = None,
+        patience_s: float | None = None,
     ) -> None:
         self.peer = peer
-        self.until = until
-        """Its branch must be here by then; None: whenever."""
+        self.until: Monotonic | None = None
+        """While it is asked: its branch must be here by then; None: whenever."""
+        self._left_s = patience_s
+        """Of its time, when it was last begun."""
         self._adopted = adopted
         self._reverted = reverted
         self._search = BranchSearch(tuple(heads), entries_max)
         self._branch = Branch(0, ())
         self._read: r.OwnRead | None = None
 
-    def start(self) -> Asking:
-        """The next question about its entries."""
+    def start(self, *, now: Monotonic) -> Asking:
+        """It is asked from now on, for the first time or again; the next question about its entries."""
+        self.until = Monotonic(now + self._left_s) if self._left_s is not None else None
+        return self._ask()
+
+    def put_aside(self, *, now: Monotonic) -> None:
+        """Others are asked meanwhile: that is not its time."""
+        self._left_s = self.until - now if self.until is not None else None
+
+    def stood_still(self, seconds: float) -> None:
+        """We were not running (R18)."""
+        self.until = Monotonic(self.until + seconds) if self.until is not None else None
+
+    def _ask(self) -> Asking:
         return Asking((Question(r.AskEntries(UNNUMBERED, self.peer, self._search.next_from), ANSWER_BYTES),))
 
     def on_answer(self, event: r.Answer) -> Outcome:
@@ -54,7 +69,7 @@ class Comparison:
         except WireError as error:
             return Failed(str(error), is_false=True)
         if branch is None:
-            return self.start()
+            return self._ask()
         self._branch = branch
         return r.ReadOwn(branch.fork) if branch.entries else NotBetter()
 
@@ -101,8 +116,9 @@ class ToCompare:
         self._left[behind:behind] = new
         return new
 
-    def put_aside(self, part: Comparison) -> None:
+    def put_aside(self, part: Comparison, *, now: Monotonic) -> None:
         """It gives few entries at a time, and late."""
+        part.put_aside(now=now)
         self._left.append(part)
 
     def pop(self) -> PeerId | Comparison:

@@ -121,8 +121,8 @@ class RecoveryMachine:
     def handle(self, event: r.RecoveryEvent, *, now: Monotonic) -> list[r.Effect]:
         """One event. Never raises for what peers say."""
         lag_s = self._questions.woken(now, self.next_deadline())
-        if isinstance(self._part, Comparison) and self._part.until is not None:
-            self._part.until = Monotonic(self._part.until + lag_s)
+        if isinstance(self._part, Comparison):
+            self._part.stood_still(lag_s)
         self._now = now
         if self.is_over:
             return []
@@ -175,7 +175,7 @@ class RecoveryMachine:
                 outcome = OVERDUE
             elif isinstance(outcome, Asking) and self._is_trickle(asked, event):
                 self._faults.late[asked.peer] = "gives few entries at a time, and late"
-                self._to_compare.put_aside(part)
+                self._to_compare.put_aside(part, now=self._now)
                 outcome = NotBetter(is_compared=False)
             self._enact(outcome)
         else:
@@ -266,10 +266,9 @@ class RecoveryMachine:
             comparison = following
         else:
             patience_s = self._order.patience_s
-            until = Monotonic(self._now + patience_s) if patience_s is not None else None
-            comparison = Comparison(following, heads, self._limits.entries_max, adopted, reverted, until)
+            comparison = Comparison(following, heads, self._limits.entries_max, adopted, reverted, patience_s)
         self._part = comparison
-        self._enact(comparison.start())
+        self._enact(comparison.start(now=self._now))
 
     def _take(self, better: Better) -> None:
         if better.own or len(better.branch.entries) > 1:

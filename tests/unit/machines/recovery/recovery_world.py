@@ -83,6 +83,8 @@ class World:
     reverted: frozenset[Digest] = frozenset()
     present: frozenset[int] = frozenset()
     """Chunks on our disk from an earlier try."""
+    patience_s: float | None = None
+    """For each branch to be shown (R22.6)."""
 
     def __post_init__(self) -> None:
         self.log = list(self.own)
@@ -97,7 +99,7 @@ class World:
         self.cancelled: set[int] = set()
         self.chunks: set[int] = set(self.present)
         order = StartRecovery(tuple(map(PeerId, self.donors)), RoundIndex(99), "test", self.is_rebuild, self.in_flight)
-        order = replace(order, takes_back=self.takes_back, reverted=self.reverted)
+        order = replace(order, takes_back=self.takes_back, reverted=self.reverted, patience_s=self.patience_s)
         heads = [GENESIS, *(entry_hash(signed.entry) for signed in self.log)]
         self.machine = RecoveryMachine(order, heads, self.digest, self.limits, lambda rank: 1000, self.adopted)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dilocoxd.ids import PeerId
+from dilocoxd.ids import Monotonic, PeerId
 from dilocoxd.machines.recovery import interface as r
 from dilocoxd.machines.recovery.comparison import Comparison, ToCompare
 from tests.unit.daemon.chain.chain_maker import GENESIS
@@ -10,6 +10,7 @@ from tests.unit.machines.recovery.recovery_world import NUM_CHUNKS, Donor, World
 
 COMMON = grown([], 3, b"c")
 AHEAD = grown(COMMON, 20, b"a")
+NOW = Monotonic(0.0)
 SLOW, LATER = PeerId("D"), PeerId("E")
 PART_S = 0.9
 """Of the time for an answer: what the first donor takes for each."""
@@ -92,11 +93,11 @@ def test_who_was_put_aside_comes_behind_those_who_were_not_asked_and_keeps_it_go
     a, b = PeerId("A"), PeerId("B")
     turns = ToCompare([a, b])
     assert turns.pop() == a
-    turns.put_aside(Comparison(a, [GENESIS], 9))
+    turns.put_aside(Comparison(a, [GENESIS], 9), now=NOW)
     turns.add([LATER, a])
     assert turns.left == (b, LATER, a) and not turns.is_over
     assert (turns.pop(), turns.pop()) == (b, LATER)
-    turns.put_aside(Comparison(LATER, [GENESIS], 9))
+    turns.put_aside(Comparison(LATER, [GENESIS], 9), now=NOW)
     aside = turns.pop()
     assert isinstance(aside, Comparison) and aside.peer == a
     assert turns.left == (LATER,) and turns.is_over

@@ -91,7 +91,7 @@ def test_every_state_is_reached_and_only_the_end_is_left_for_nothing() -> None:
 
 def test_comparison_asks_until_the_branch_is_whole_and_weighs_before_votes_are_checked() -> None:
     comparison = Comparison(A, own_chain().heads, LIMITS.entries_max)
-    (question,) = comparison.start().questions
+    (question,) = comparison.start(now=NOW).questions
     assert question.ask == r.AskEntries(UNNUMBERED, A, len(COMMON))
     (more,) = asking(comparison.on_answer(r.EntriesCame(1, tuple(AHEAD[4:])))).questions
     assert isinstance(more.ask, r.AskEntries) and more.ask.first == len(AHEAD)
