@@ -131,9 +131,11 @@ class BranchProgress:
     def on_answer(self, ask: r.Ask, event: r.Answer, *, now: Monotonic, part_taken: float = 0.0) -> Outcome:
         """The answer to `ask`. `part_taken`: of its time."""
         if (search := self._search) is not None:
+            outcome = search.on_answer(ask, event, now=now)
+            is_unfinished = search.is_fetching or isinstance(outcome, NoSnapshot)
             # What came is on disk, and not asked for again. Twice as many each time: that is seldom, whoever adds them.
-            is_worth_it = search.is_fetching and len(self._honest) >= 2 * search.num_sources
-            return self._seek_snapshot() if is_worth_it else self._searched(search.on_answer(ask, event, now=now))
+            is_worth_it = is_unfinished and len(self._honest) >= 2 * search.num_sources
+            return self._seek_snapshot() if is_worth_it else self._searched(outcome)
         payload = self._payload
         assert payload is not None
         # Not held against a donor that failed: it may be on another chain by now. But it is asked last.
@@ -215,6 +217,8 @@ class BranchProgress:
             return self._begin()
         if not self._is_begun and self._missing:
             return self._restore()
+        if self._payload is not None and self._payload.to_ask:
+            return self._ask_payload(self._payload)  # of those who were added meanwhile
         if problem:
             return Failed(problem)
         return Failed(self._payload.problem) if self._payload is not None else self._no_state("")

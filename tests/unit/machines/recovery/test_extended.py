@@ -101,3 +101,36 @@ def test_who_was_put_aside_comes_behind_those_who_were_not_asked_and_keeps_it_go
     aside = turns.pop()
     assert isinstance(aside, Comparison) and aside.peer == a
     assert turns.left == (LATER,) and turns.is_over
+
+
+@pytest.mark.parametrize("num_first", [1, 3])
+def test_who_is_heard_of_while_a_snapshot_is_looked_for_in_vain_is_asked_too(num_first: int) -> None:
+    """Those of the order have dropped the payload, and have no snapshot: that alone is no reason to turn back."""
+    branch = AHEAD[:8]
+    world = World(COMMON, {f"D{number}": Donor(branch, 5) for number in range(num_first)})
+
+    def twist(question: r.Ask, answer: r.Answer) -> r.Answer:
+        if isinstance(question, r.AskSnapshots) and LATER not in world.donors:
+            world.donors[LATER] = Donor(branch)
+            world.machine.extend([LATER])
+        return answer
+
+    world.twist = twist
+    done = world.run()
+    assert not done.failure and not done.unavailable
+    assert world.log == branch
+
+
+def test_snapshot_whose_last_chunk_has_come_is_not_looked_for_again() -> None:
+    world = World(COMMON, {SLOW: Donor(AHEAD, 20, (20,))}, present=frozenset(range(1, NUM_CHUNKS)))
+
+    def twist(question: r.Ask, answer: r.Answer) -> r.Answer:
+        if isinstance(question, r.AskChunk):
+            world.donors[LATER] = Donor(COMMON, is_silent=True)
+            world.machine.extend([LATER])
+        return answer
+
+    world.twist = twist
+    assert not world.run().failure
+    assert world.log == AHEAD and LATER in world.donors
+    assert not any(question.peer == LATER for question in world.questions(r.AskSnapshots))
