@@ -76,7 +76,7 @@ class RecoveryDriver:
         self._orders: asyncio.Queue[tuple[StartRecovery, Callable[[Event], None]]] = asyncio.Queue()
         self._machine: RecoveryMachine | None = None
         self._added: list[PeerId] = []
-        """Before its machine began."""
+        """Who is to be asked, too, once the machine of the newest order begins."""
 
     @property
     def text(self) -> str:
@@ -95,7 +95,7 @@ class RecoveryDriver:
         return self._parts.limits.checkpoint[0] if self._parts.limits.checkpoint is not None else 0
 
     def take(self, order: StartRecovery | ExtendRecovery, tell: Callable[[Event], None]) -> None:
-        """RecoveryFinished or RecoveryFailed follows a start."""
+        """RecoveryFinished or RecoveryFailed follows a start; whom an extension names while it runs is asked, too."""
         if isinstance(order, StartRecovery):
             self._added.clear()
             self._orders.put_nowait((order, tell))
@@ -133,7 +133,15 @@ class RecoveryDriver:
         parts.moved()
         parts.adoption.settle()
         newest = await asyncio.to_thread(compared_entries, parts.log, before)
-        return RecoveryFinished(parts.ledger.chain, done.settled, done.unavailable, done.unasked, done.in_part, newest)
+        return RecoveryFinished(
+            chain=parts.ledger.chain,
+            settled_phase=done.settled,
+            unavailable=done.unavailable,
+            unasked=done.unasked,
+            in_part=done.in_part,
+            newest=newest,
+            added=done.added,
+        )
 
     def _make_machine(self, order: StartRecovery) -> RecoveryMachine:
         log, ledger = self._parts.log, self._parts.ledger

@@ -1,6 +1,6 @@
 """A recovery that runs, as the round machine sees it: whose claims it looks at. Source: protocol/06-rounds.md R22."""
 
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Collection, Mapping, Set as AbstractSet
 from dataclasses import dataclass
 
 from dilocoxd.ids import PeerId
@@ -32,3 +32,8 @@ class Recovering:
         added = tuple(new[: CLAIMS_MAX - len(self.asked)])  # ids come and go, and it may take long
         self.asked.update({peer: claims[peer] for peer in added})
         return added
+
+    def looked_at(self, added: Collection[PeerId], unasked: Collection[PeerId]) -> dict[PeerId, Claim]:
+        """Claims that it has come to. Who was added when it was over already is not among `added` (R22.2)."""
+        known = {*self.peers, *added}.difference(unasked)
+        return {peer: claim for peer, claim in self.asked.items() if peer in known}

@@ -126,6 +126,11 @@ class ToCompare:
         return self._left.pop(0)
 
     @property
+    def added(self) -> tuple[PeerId, ...]:
+        """Those of `donors` whom the order did not name."""
+        return tuple(peer for peer in self.donors if peer in self._added)
+
+    @property
     def left(self) -> tuple[PeerId, ...]:
         """Whose chains are not compared yet, or not to their end."""
         return tuple(one.peer if isinstance(one, Comparison) else one for one in self._left)

@@ -313,12 +313,9 @@ class RecoveryMachine:
         faults = self._faults
         is_useful = bool(self._num_compared) or self._chain.has_moved
         failure = "" if is_useful else "; ".join(faults.reasons) or "no peer to ask"
-        unconfirmed, unavailable, unasked = (
-            tuple(faults.unconfirmed),
-            tuple(faults.unavailable),
-            self._to_compare.left,
-        )
+        unconfirmed, unavailable = tuple(faults.unconfirmed), tuple(faults.unavailable)
         in_part = faults.in_part if faults.in_part in unavailable else None
-        done = r.Done(failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part)
+        unasked, added = self._to_compare.left, self._to_compare.added
+        done = r.Done(failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part, added)
         self._go(done)
         self._out.append(done)

@@ -153,7 +153,7 @@ class RecoveryFinished:
     unavailable: tuple[PeerId, ...] = ()
     """Peers that did not answer, or whose branch could not be had to its end."""
     unasked: tuple[PeerId, ...] = ()
-    """Peers that were not compared any more."""
+    """Peers of the order, or added, that were not compared any more, or not to the end."""
     in_part: PeerId | None = None
     """Of `unavailable`: the one whose branch came in part."""
     newest: tuple[SignedEntry, ...] = ()
@@ -161,6 +161,8 @@ class RecoveryFinished:
     them the one at which the chain left the branch that was ours, however long ago (recovery/own_chain.py)."""
     misread: PhaseId | None = None
     """The phase of our contribution in flight, if no entry of this chain may name it (Q4)."""
+    added: tuple[PeerId, ...] = ()
+    """Whom an ExtendRecovery named before it was over; whom one named later was not looked at."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,7 +369,7 @@ class RoundLife:
                 left = [height.chain.hash_at(number) for number in range(back.round, height.round)]
                 self.book.reverts.bury([head for head in left if head is not None])
             self.arrive(found.chain, misread=found.misread)
-        asked = {peer: claim for peer, claim in recovering.asked.items() if peer not in found.unasked}
+        asked = recovering.looked_at(found.added, found.unasked)
         tips.finished(
             found.chain, asked, self.now, has_moved=not is_same, unavailable=found.unavailable, in_part=found.in_part
         )

@@ -374,9 +374,9 @@ class Recovery:
         if chain.head != self.node.machine.chain.head:
             self.swarm.moved_at = self.swarm.world.now
         entries = [stored.signed for stored in self.node.disk.log]
-        now = [GENESIS, *(entry_hash(signed.entry) for signed in entries)]
-        newest = tuple(entries[number] for number in compared_rounds(self.before, now))
-        self._finish(e.RecoveryFinished(chain, done.settled, done.unavailable, done.unasked, done.in_part, newest))
+        rounds = compared_rounds(self.before, [GENESIS, *(entry_hash(signed.entry) for signed in entries)])
+        told = (done.settled, done.unavailable, done.unasked, done.in_part, tuple(entries[number] for number in rounds))
+        self._finish(e.RecoveryFinished(chain, *told, added=done.added))
 
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False

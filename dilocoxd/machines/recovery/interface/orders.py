@@ -56,6 +56,8 @@ class Done:
     unavailable: tuple[PeerId, ...] = ()
     """Peers that did not answer, or whose branch could not be had to its end."""
     unasked: tuple[PeerId, ...] = ()
-    """Not compared, because our head had moved."""
+    """Not compared, or not to the end: our head had moved, or nobody of the order was left (R22.7)."""
     in_part: PeerId | None = None
     """Of `unavailable`: the one whose branch came in part."""
+    added: tuple[PeerId, ...] = ()
+    """Who was added in time (R22.7)."""

@@ -193,6 +193,18 @@ def test_r22_who_claims_something_since_a_recovery_began_is_asked_too() -> None:
     assert [order.peers for order in orders] == [(B,), (C,)], "each once"
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_r22_who_was_named_when_the_recovery_was_over_was_not_looked_at(is_known: bool) -> None:
+    """Its end and the word of who came lately cross each other."""
+    desk = high_desk()
+    ahead = [PeerView(p, True, True, RoundIndex(HIGH + 2), OTHER_HEAD) for p in (B, C)]
+    desk.tell(PeersChanged((ahead[0],), is_training=False, is_old=True))
+    desk.tell(PeersChanged(tuple(ahead), is_training=False))
+    chain = replace(chain_at(HIGH + 1), head=Digest(b"n" * 32))
+    desk.tell(RecoveryFinished(chain, None, added=(C,) if is_known else ()))
+    assert (C in desk.machine.height.book.tips.claims) is not is_known, "R22.2"
+
+
 def test_r22_while_most_stand_with_us_nobody_is_asked_who_claims_something_later() -> None:
     desk = high_desk()
     here = [PeerView(PeerId(p), True, True, RoundIndex(HIGH), GENESIS) for p in ("F", "G")]
