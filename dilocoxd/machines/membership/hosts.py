@@ -17,8 +17,8 @@ from dilocoxd.ids import Monotonic, PeerId
 REPEATS: Final = 2
 """Sent again so often, each time after twice as long as before (200 ms at least), or asked again by keep-alive."""
 REPEATING: Final = 3
-"""So many connections on which that was so once say as much: where a queue made round trips long, the second time comes a
-second later."""
+"""So many connections on which that was so once say as much: where a queue made round trips long, the second time comes
+a second later."""
 QUIET_S: Final = 0.5
 """Nothing at all came for so long and two round trips."""
 HOLD_S: Final = 0.2
