@@ -183,13 +183,13 @@ class Tips:
         return kind
 
     def patience_s(self, chain: ChainView) -> float | None:
-        """How long each of those who claim something may take to show it, if most stand where we stand; None: as long
-        as they show something (R22.6)."""
-        claiming = self._claiming
-        here = [p for p in self.here() if self._records[p].is_live and not chain.is_on_probation(p)]
-        if chain.height == 0 or 1 + len(here) <= len(claiming):
+        """How long each of those who claim something may take to show it, seconds, if most stand where we stand; None:
+        as long as they show something (R22.6). Who is on probation counts on neither side: such ids cost nothing."""
+        here = [peer for peer in self.here() if self._records[peer].is_live and not chain.is_on_probation(peer)]
+        elsewhere = [peer for peer in self._claiming if not chain.is_on_probation(peer)]
+        if chain.height == 0 or not here or 1 + len(here) <= len(elsewhere):
             return None
-        doubts = max(1, min((self._records[peer].tip.backoff_length for peer in claiming), default=1))
+        doubts = max(1, min((self._records[peer].tip.backoff_length for peer in self._claiming), default=1))
         return COMPARED_PROGRESSES * self._limits.progress_timeout_s / doubts
 
     def grow_old(self, now: Monotonic) -> None:

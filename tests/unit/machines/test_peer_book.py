@@ -1,5 +1,7 @@
 """The book of peers: who is waited for and believed, what ends that, and what a new height leaves of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
@@ -174,6 +176,22 @@ def test_r22_branch_of_the_fewer_has_a_while_to_be_shown_and_less_after_each_one
     for peer in (B, C):
         book.tips.hear(chain, peer, RoundIndex(9), Digest(b"x" * 32), Monotonic(START + 5e3))
     assert book.tips.patience_s(chain) is None, "those who claim may be the run"
+
+
+def test_r22_who_is_on_probation_counts_neither_with_us_nor_with_those_who_claim_another_tip() -> None:
+    fresh = [PeerId(f"fresh{number}") for number in range(3)]
+    chain = replace(chain_at(2), served={B: 8, C: 8}, probation_rounds=8)
+    book, elsewhere = book_of(B, C, *fresh), (RoundIndex(9), Digest(b"x" * 32))
+    book.tips.hear(chain, B, chain.height, chain.head, START)
+    for peer in fresh:
+        book.tips.hear(chain, peer, *elsewhere, START)
+    assert book.tips.patience_s(chain) is not None, "they would have all the time that they want"
+    for peer in (B, C):
+        book.tips.hear(chain, peer, *elsewhere, START)
+    assert book.tips.patience_s(chain) is None, "nobody stands with us"
+    for peer in fresh:
+        book.tips.hear(chain, peer, chain.height, chain.head, START)
+    assert book.tips.patience_s(chain) is None, "an honest branch would be compared in haste"
 
 
 @pytest.mark.parametrize("seconds", [60.0])
