@@ -1,6 +1,7 @@
-"""Compares one peer's chain with ours: finds where they part, weighs what is behind it, has its votes checked.
+"""Compares one peer's chain with ours: finds where they part, weighs what is behind it, has its votes checked. And
+whose turn it is.
 
-What is acceptable and better: machines/recovery/branch.py. Source: protocol/09-catching-up.md L2, L3, R19 to R21.
+What is acceptable and better: machines/recovery/branch.py. Source: protocol/09-catching-up.md L2, L3, R19 to R22.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """Brings a site to the chain of others, step by step: the sans-io machine of one recovery.
 
-Compares the chains of the named peers one after the other; takes the first that is better than ours: by entries alone,
-or on from a snapshot, after leaving our own branch at the fork if there is one. A branch that turns out to be false, or
-that nobody can give, is left again for our own. Every wait has a reason and a deadline, or is a step of our own site
-under way.
+Compares the chains of the named peers, and of those who are added, one after the other; takes the first that is better
+than ours: by entries alone, or on from a snapshot, after leaving our own branch at the fork if there is one. A branch
+that turns out to be false, or that nobody can give, is left again for our own. Every wait has a reason and a deadline,
+or is a step of our own site under way.
 
 The machine holds one part at a time, a `Comparison` or a `BranchProgress`, built when it begins and dropped when it
 ends. Parts return what they found (outcomes.py); only here it becomes questions and steps, and each leads to the next

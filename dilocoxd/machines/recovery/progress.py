@@ -1,7 +1,7 @@
 """Takes one better branch: the way to its tip first, then our own entries left, then snapshot and entries in order.
 
 Where our disk does not lead to the fork any more and no snapshot is on the way, the payloads that it lacks come from
-others. Source: protocol/09-catching-up.md L11, L14, L15, L17.
+others. Source: protocol/09-catching-up.md L9.5, L11, L14, L15, L17.
 """
 
 from collections.abc import Callable, Sequence, Set as AbstractSet

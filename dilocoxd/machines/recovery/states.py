@@ -17,7 +17,8 @@ START: Final = "start"
 DONE: Final = "done"
 
 _NEXT_PEER: Final[Mapping[Wanted, str]] = {r.AskEntries: "comparing", r.Done: DONE}
-"""The peer's chain is settled: the next one's, or the end when none is left or our head has moved."""
+"""The peer's chain is settled: the next one's, or the end when none is left, or only such as were added (R22.7), or our
+head has moved."""
 _REPLAY: Final[Mapping[Wanted, str]] = {r.AskPayload: "fetching_payload"}
 _RESTORE: Final[Mapping[Wanted, str]] = {r.RestorePayload: "restoring"}
 _LEAVE: Final[Mapping[Wanted, str]] = {r.LeaveOwn: "leaving"}

@@ -131,12 +131,13 @@ class StartRecovery:
     reverted: frozenset[Digest] = frozenset()
     """Entries that were taken back: no branch with one of them is taken."""
     patience_s: float | None = None
-    """For what each of `peers` says of its branch (R22.6); None: as long as it says something."""
+    """How long each of `peers` may take to show its branch, while it is asked (R22.6); None: as long as it likes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExtendRecovery:
-    """The recovery under way may ask these, too: they have claimed something since it began (R22.7)."""
+    """The recovery under way may ask these, too: they have claimed something since it began (R22.7). Its end says whom
+    it still could."""
 
     peers: tuple[PeerId, ...]
 

@@ -1,5 +1,6 @@
 """Catching up and healing a fork when payloads are gone: on from a snapshot, or not at all and nothing is changed."""
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from dilocoxd.ids import Digest, PeerId, PhaseId, RoundIndex
 from dilocoxd.machines.limits import RoundLimits
 from dilocoxd.machines.peers.double_votes import DoubleVotes
 from dilocoxd.machines.round.inputs import NEWEST_READ, Event, RecoveryFailed, RecoveryFinished
-from dilocoxd.machines.round.outputs import StartRecovery
+from dilocoxd.machines.round.outputs import ExtendRecovery, StartRecovery
 from dilocoxd.store.branch_aside import Aside
 from dilocoxd.store.kept_work import KeptWorkStore
 from dilocoxd.store.log import EntryLog, PayloadSource
@@ -147,17 +148,23 @@ class World:
         """As a daemon does at start."""
         assert await self.ledger.open(PayloadMaps({0: (fake_site.LENGTHS,)}), []) == []
 
-    async def recover(self, *, is_rebuild: bool = False) -> Event:
-        """One ordered recovery."""
+    def make_driver(self) -> RecoveryDriver:
+        """As a daemon does at start, too."""
         events = EventLog(self.folder / "events.jsonl", level="error")
         work_keeper = WorkKeeper(ME, self.site, KeptWorkStore(self.folder / "own"), self.folder / "feedback", events)
         parts = RecoveryParts(
             work_keeper, self.ledger, self.client, KEYS, LIMITS, self.snapshots, events, lambda: None,
             lambda signed: None, self.aside, adoption_of(self.folder, self.ledger.log),
         )  # fmt: skip
-        order = StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", is_rebuild, None)
-        self.driver = RecoveryDriver(parts)
-        return await self.driver._recover(order)
+        return RecoveryDriver(parts)
+
+    async def recover(self, *, is_rebuild: bool = False) -> Event:
+        """One ordered recovery."""
+        self.driver = self.make_driver()
+        return await self.driver._recover(self.order(is_rebuild=is_rebuild))
+
+    def order(self, *, is_rebuild: bool = False) -> StartRecovery:
+        return StartRecovery((DONOR,), RoundIndex(len(self.theirs.entries)), "they are ahead", is_rebuild, None)
 
     def drop_own_payloads(self, before: int) -> None:
         """As retention, or a start from a snapshot, leaves it."""
@@ -225,6 +232,39 @@ async def test_source_that_gives_nothing_is_named_in_the_text_and_in_an_event(tm
     assert world.driver.text.endswith(f"; late, others are asked: {DONOR}")
     (event,) = [line for line in (tmp_path / "events.jsonl").read_text().splitlines() if "source.late" in line]
     assert DONOR in event and "nothing came" in event
+
+
+async def test_r22_who_is_added_before_and_while_a_recovery_runs_is_asked_and_nobody_else(tmp_path: Path) -> None:
+    common = Branch().grown(4, salt=b"common")
+    world = World(tmp_path, common, common.grown(3, salt=b"theirs"))
+    early, meanwhile, late = (PeerId(name) for name in ("E", "M", "L"))
+    driver, honest, asked = world.make_driver(), world.client.library.open, list[PeerId]()
+    told: asyncio.Queue[Event] = asyncio.Queue()
+
+    def add(peer: PeerId) -> None:
+        driver.take(ExtendRecovery((peer,)), told.put_nowait)
+
+    async def serve(peer: PeerId, resource: str) -> Served:
+        asked.append(peer)
+        if peer == early:
+            add(meanwhile)
+        if peer != meanwhile:
+            raise PeerError("gone")
+        return await honest(peer, resource)
+
+    world.client.library.open = serve  # type: ignore[method-assign]
+    await world.open()
+    async with asyncio.TaskGroup() as group:
+        driver.take(world.order(), told.put_nowait)
+        add(early)
+        task = group.create_task(driver.run())
+        found = await told.get()
+        add(late)
+        driver.take(world.order(), told.put_nowait)
+        assert isinstance(await told.get(), RecoveryFailed)
+        task.cancel()
+    assert isinstance(found, RecoveryFinished) and found.added == (early, meanwhile)
+    assert list(dict.fromkeys(asked)) == [DONOR, early, meanwhile]
 
 
 async def test_fork_below_what_our_disk_can_rebuild_is_left_by_their_snapshot(tmp_path: Path) -> None:
