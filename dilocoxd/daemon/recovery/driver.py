@@ -123,7 +123,7 @@ class RecoveryDriver:
         before = [parts.log.hash_at(height) for height in range(parts.log.height + 1)]
         done = await self._run_machine(order)
         if done.failure:
-            return RecoveryFailed(done.failure, done.unconfirmed, done.unavailable, done.settled)
+            return RecoveryFailed(done.failure, done.unconfirmed, done.unavailable, done.settled, done.overdue)
         await asyncio.to_thread(remove_downloads, parts.snapshots, parts.log.height)
         seconds = asyncio.get_running_loop().time() - started
         num_bytes = parts.client.counts["bytes_received"] - bytes_before
@@ -141,6 +141,7 @@ class RecoveryDriver:
             in_part=done.in_part,
             newest=newest,
             added=done.added,
+            overdue=done.overdue,
         )
 
     def _make_machine(self, order: StartRecovery) -> RecoveryMachine:

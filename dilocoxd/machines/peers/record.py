@@ -40,6 +40,8 @@ class Tip:
     """Length of that in `recovery_retry_s`; 0: never, or a claim proved true since."""
     num_unavailable: int = 0
     """How often a branch that it claimed was not to be had; forgotten once a claim of it proves true."""
+    num_overdue: int = 0
+    """How often one was not shown in its time (R22.6); forgotten likewise."""
     ignored_height: RoundIndex = NOWHERE
     """How far on it said to be while its claims were ignored, since it stood where we stood or below."""
     ignored_at: Monotonic = NEVER
@@ -50,6 +52,10 @@ class Tip:
     """When it said so itself last."""
     digest: Digest | None = None
     """State digest that it says it holds at our head."""
+
+    def trust(self) -> None:
+        """A claim of it proved true, or the operator wants to be where it is: what was in vain is forgotten."""
+        self.backoff_until, self.backoff_length, self.num_unavailable, self.num_overdue = NEVER, 0, 0, 0
 
 
 @dataclass(slots=True)

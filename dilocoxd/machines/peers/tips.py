@@ -12,7 +12,7 @@ from typing import Final, Literal
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.limits import RoundLimits
-from dilocoxd.machines.peers.record import NEVER, Claim, PeerRecords, Tip
+from dilocoxd.machines.peers.record import NEVER, Claim, PeerRecords, Standing, Tip
 from dilocoxd.machines.peers.view import PeerView
 
 Heartbeat = Literal["none", "new", "repeated"]
@@ -30,7 +30,11 @@ UNAVAILABLE_MAX: Final = 5
 """A branch that was not to be had so often is not waited for any more."""
 CLAIMS_MAX: Final = 1024
 COMPARED_PROGRESSES: Final = 8
-"""Times the progress time-out that a branch may take to be shown whole while most stand elsewhere than its peer."""
+"""Times the progress time-out that a branch may take to be shown whole while most are on another one, at first."""
+OVERDUE_MAX: Final = 4
+"""So often that is doubled."""
+OVERDUE_REST: Final = 8
+"""Whose branch was not there in its time is not looked at for so many times that: at most a ninth of our time."""
 
 
 def relation(chain: ChainView, height: RoundIndex, head: Digest) -> str:
@@ -182,15 +186,29 @@ class Tips:
             self._claiming.add(peer)
         return kind
 
-    def patience_s(self, chain: ChainView) -> float | None:
-        """How long each of those who claim something may take to show it, seconds, if most stand where we stand; None:
-        as long as they show something (R22.6). Who is on probation counts on neither side: such ids cost nothing."""
-        here = [peer for peer in self.here() if self._records[peer].is_live and not chain.is_on_probation(peer)]
+    def patience_s(self, chain: ChainView) -> dict[PeerId, float]:
+        """How long each of those who claim something may take to show it, seconds, while more are on our chain than
+        claim another one; empty: as long as they show something (R22.6). Who is on probation counts on neither side:
+        such ids cost nothing."""
+        with_us = [peer for peer, record in self._records.items() if self._is_with_us(chain, peer, record)]
         elsewhere = [peer for peer in self._claiming if not chain.is_on_probation(peer)]
-        if chain.height == 0 or not here or 1 + len(here) <= len(elsewhere):
-            return None
-        doubts = max(1, min((self._records[peer].tip.backoff_length for peer in self._claiming), default=1))
-        return COMPARED_PROGRESSES * self._limits.progress_timeout_s / doubts
+        if not with_us or 1 + len(with_us) <= len(elsewhere):
+            return {}
+        return {peer: self._limit_s(self._records[peer].tip) for peer in self._claiming}
+
+    def _is_with_us(self, chain: ChainView, peer: PeerId, record: Standing) -> bool:
+        """Where we stand, or on our chain further down: whoever is first at a new height is not alone. Who has nothing
+        yet, or claims what could not be confirmed, says nothing of our chain."""
+        if not record.is_live or peer in self._claiming or chain.is_on_probation(peer):
+            return False
+        view, tip = record.view, record.tip
+        if tip.is_at_our_head or tip.is_unconfirmed or view is None or view.height == 0:
+            return tip.is_at_our_head
+        return self.relation(chain, view.height, view.head) in (SAME, BEHIND)
+
+    def _limit_s(self, tip: Tip) -> float:
+        """Twice as long each time, or a long branch would never be shown."""
+        return COMPARED_PROGRESSES * self._limits.progress_timeout_s * (1 << tip.num_overdue)
 
     def grow_old(self, now: Monotonic) -> None:
         """All that is claimed was claimed before this process took part: no grace is due (R19.7)."""
@@ -261,6 +279,7 @@ class Tips:
         has_moved: bool,
         unavailable: Collection[PeerId] = (),
         in_part: PeerId | None = None,
+        overdue: Collection[PeerId] = (),
     ) -> None:
         """Recovery is over: whatever of `asked` still differs was not better than what we have, but for `unavailable`.
 
@@ -274,14 +293,20 @@ class Tips:
         for peer, claim in asked.items():
             tip = self._records.of(peer).tip
             if self.relation(chain, claim.height, claim.head) not in (AHEAD, FORK):
-                tip.backoff_until, tip.backoff_length, tip.num_unavailable = NEVER, 0, 0
+                tip.trust()
                 self._believe(peer, tip)
             elif peer == in_part:
                 tip.num_unavailable = 0
             elif peer not in unavailable or self._counts_as_unavailable(tip):
-                self._back_off(peer, tip, now)
+                self._back_off(peer, tip, now, is_overdue=peer in overdue)
 
-    def failed(self, unconfirmed: Iterable[PeerId], unavailable: Iterable[PeerId], now: Monotonic) -> None:
+    def failed(
+        self,
+        unconfirmed: Iterable[PeerId],
+        unavailable: Iterable[PeerId],
+        now: Monotonic,
+        overdue: Collection[PeerId] = (),
+    ) -> None:
         """Recovery could not be done: try again later.
 
         Claims of `unconfirmed` (provably false) are not confirmed, nor are those of `unavailable` (no answer, or no
@@ -289,7 +314,7 @@ class Tips:
         """
         self.retry_at = Monotonic(now + self._limits.recovery_retry_s)
         for peer in unconfirmed:
-            self._back_off(peer, self._records.of(peer).tip, now)
+            self._back_off(peer, self._records.of(peer).tip, now, is_overdue=peer in overdue)
         for peer in unavailable:
             if self._counts_as_unavailable(tip := self._records.of(peer).tip):
                 self._back_off(peer, tip, now)
@@ -298,7 +323,7 @@ class Tips:
         """The operator wants to be where these peers are: what could not be confirmed before says nothing any more."""
         for peer in peers:
             tip = self._records.of(peer).tip
-            tip.backoff_until, tip.backoff_length, tip.num_unavailable = NEVER, 0, 0
+            tip.trust()
             self._believe(peer, tip)
 
     def _counts_as_unavailable(self, tip: Tip) -> bool:
@@ -306,9 +331,13 @@ class Tips:
         tip.num_unavailable += 1
         return tip.num_unavailable >= UNAVAILABLE_MAX
 
-    def _back_off(self, peer: PeerId, tip: Tip, now: Monotonic) -> None:
+    def _back_off(self, peer: PeerId, tip: Tip, now: Monotonic, *, is_overdue: bool = False) -> None:
         tip.backoff_length = min(BACKOFF_MAX, 2 * (tip.backoff_length or BACKOFF_FIRST // 2))
-        tip.backoff_until = Monotonic(now + tip.backoff_length * self._limits.recovery_retry_s)
+        seconds = tip.backoff_length * self._limits.recovery_retry_s
+        if is_overdue:
+            seconds = max(seconds, OVERDUE_REST * self._limit_s(tip))
+            tip.num_overdue = min(OVERDUE_MAX, tip.num_overdue + 1)
+        tip.backoff_until = Monotonic(now + seconds)
         if tip.claim is not None:
             self._ignore(tip, tip.claim.height, tip.claim.said_at)
             self.withdraw(peer)

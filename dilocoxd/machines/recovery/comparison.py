@@ -17,6 +17,8 @@ from dilocoxd.wire.entry import entry_hash
 
 ANSWER_BYTES = 8 << 20
 """Largest answer to a question about entries."""
+ASIDE_MAX = 8
+"""Comparisons that are kept while others are asked: what came of each takes memory."""
 
 
 class Comparison:
@@ -34,6 +36,7 @@ class Comparison:
         patience_s: float | None = None,
     ) -> None:
         self.peer = peer
+        self.asked_since = Monotonic(0.0)
         self.until: Monotonic | None = None
         """While it is asked: its branch must be here by then; None: whenever."""
         self._left_s = patience_s
@@ -46,6 +49,7 @@ class Comparison:
 
     def start(self, *, now: Monotonic) -> Asking:
         """It is asked from now on, for the first time or again; the next question about its entries."""
+        self.asked_since = now
         self.until = Monotonic(now + self._left_s) if self._left_s is not None else None
         return self._ask()
 
@@ -55,6 +59,7 @@ class Comparison:
 
     def stood_still(self, seconds: float) -> None:
         """We were not running (R18)."""
+        self.asked_since = Monotonic(self.asked_since + seconds)
         self.until = Monotonic(self.until + seconds) if self.until is not None else None
 
     def _ask(self) -> Asking:
@@ -118,9 +123,10 @@ class ToCompare:
         return new
 
     def put_aside(self, part: Comparison, *, now: Monotonic) -> None:
-        """It gives few entries at a time, and late."""
+        """It gives few entries at a time, and late or for long. Beyond ASIDE_MAX it will begin anew."""
         part.put_aside(now=now)
-        self._left.append(part)
+        num_aside = sum(isinstance(one, Comparison) for one in self._left)
+        self._left.append(part if num_aside < ASIDE_MAX else part.peer)
 
     def pop(self) -> PeerId | Comparison:
         """Whose turn it is; there must be one."""

@@ -173,7 +173,7 @@ class RecoveryMachine:
             outcome = part.on_answer(event)
             if isinstance(outcome, Asking) and self._is_overdue(part):
                 outcome = OVERDUE
-            elif isinstance(outcome, Asking) and self._is_trickle(asked, event):
+            elif isinstance(outcome, Asking) and self._is_trickle(part, asked, event):
                 self._faults.late[asked.peer] = "gives few entries at a time, and late"
                 self._to_compare.put_aside(part, now=self._now)
                 outcome = NotBetter(is_compared=False)
@@ -182,10 +182,13 @@ class RecoveryMachine:
             part_taken = asked.took_s(self._now) / asked.patience_s
             self._enact(part.on_answer(asked.ask, event, now=self._now, part_taken=part_taken))
 
-    def _is_trickle(self, asked: Asked, event: r.Answer) -> bool:
-        """Others wait that were not asked yet."""
-        is_few = isinstance(event, r.EntriesCame) and len(event.entries) < FEW_ENTRIES
-        return is_few and self._to_compare.has_unasked and asked.took_s(self._now) > self._limits.answer_timeout_s / 2
+    def _is_trickle(self, part: Comparison, asked: Asked, event: r.Answer) -> bool:
+        """Others wait: that were not asked yet, and it was late, or any, and it has been asked for long."""
+        if not isinstance(event, r.EntriesCame) or len(event.entries) >= FEW_ENTRIES:
+            return False
+        timeout_s, waiting = self._limits.answer_timeout_s, self._to_compare
+        is_late = waiting.has_unasked and asked.took_s(self._now) > timeout_s / 2
+        return is_late or (bool(waiting.left) and self._now - part.asked_since > timeout_s)
 
     def _is_overdue(self, part: Comparison) -> bool:
         return self._step is None and part.until is not None and self._now >= part.until
@@ -265,7 +268,7 @@ class RecoveryMachine:
         if isinstance(following, Comparison):
             comparison = following
         else:
-            patience_s = self._order.patience_s
+            patience_s = self._order.patience_s.get(following)
             comparison = Comparison(following, heads, self._limits.entries_max, adopted, reverted, patience_s)
         self._part = comparison
         self._enact(comparison.start(now=self._now))
@@ -296,6 +299,8 @@ class RecoveryMachine:
             self._faults.made_up(peer, failed.reason)
             self._out.append(r.SourceDropped(peer, failed.reason))
         self._faults.note(part.peer, failed.reason, is_false=failed.is_false, has_part=has_part)
+        if failed is OVERDUE:
+            self._faults.overdue.append(part.peer)
         self._leave_download()
         if back is None:
             self._next_peer()
@@ -316,6 +321,8 @@ class RecoveryMachine:
         unconfirmed, unavailable = tuple(faults.unconfirmed), tuple(faults.unavailable)
         in_part = faults.in_part if faults.in_part in unavailable else None
         unasked, added = self._to_compare.left, self._to_compare.added
-        done = r.Done(failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part, added)
+        done = r.Done(
+            failure, self._chain.settled, unconfirmed, unavailable, unasked, in_part, added, tuple(faults.overdue)
+        )
         self._go(done)
         self._out.append(done)

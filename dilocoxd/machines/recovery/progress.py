@@ -134,7 +134,8 @@ class BranchProgress:
             outcome = search.on_answer(ask, event, now=now)
             is_unfinished = search.is_fetching or isinstance(outcome, NoSnapshot)
             # What came is on disk, and not asked for again. Twice as many each time: that is seldom, whoever adds them.
-            is_worth_it = is_unfinished and len(self._honest) >= 2 * search.num_sources
+            is_small = search.num_sources < self._sources.limits.sources_max
+            is_worth_it = is_unfinished and is_small and len(self._honest) >= 2 * search.num_sources
             return self._seek_snapshot() if is_worth_it else self._searched(outcome)
         payload = self._payload
         assert payload is not None

@@ -16,7 +16,9 @@ class SourceFaults:
     wrong_bytes: list[str] = field(default_factory=list)
     """Which source gave wrong bytes, and what was wrong with them."""
     unconfirmed: list[PeerId] = field(default_factory=list)
-    """Peers whose chain is provably false."""
+    """Peers whose chain is provably false, or overdue."""
+    overdue: list[PeerId] = field(default_factory=list)
+    """Of those: did not show it in their time."""
     unavailable: list[PeerId] = field(default_factory=list)
     """Peers that did not answer, or whose branch could not be had."""
     in_part: PeerId | None = None

@@ -163,6 +163,8 @@ class RecoveryFinished:
     """The phase of our contribution in flight, if no entry of this chain may name it (Q4)."""
     added: tuple[PeerId, ...] = ()
     """Whom an ExtendRecovery named before it was over; whom one named later was not looked at."""
+    overdue: tuple[PeerId, ...] = ()
+    """Did not show their branch in the time that StartRecovery gave them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,8 @@ class RecoveryFailed:
     """Peers that did not answer, or whose branch could not be had to its end."""
     settled_phase: PhaseId | None = None
     """Of our contribution, if it was settled on a branch that was then left again (L15): what it did is owed."""
+    overdue: tuple[PeerId, ...] = ()
+    """Of `unconfirmed`: did not show their branch in the time that StartRecovery gave them."""
 
 
 @dataclass(frozen=True, slots=True)

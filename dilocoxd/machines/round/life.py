@@ -320,9 +320,9 @@ class RoundLife:
             tips.rebuilt_head = height.chain.head
         asked = tips.claims
         peers = sorted({*asked, *found.peers}) or sorted(self.book.live() - {height.me})
-        patience_s = None if found.peers else tips.patience_s(height.chain)
-        # While most stand with us it shall end soon, whoever else claims something.
-        takes_more = patience_s is None
+        patience_s = {} if found.peers else tips.patience_s(height.chain)
+        # While most are on our chain it shall end soon, whoever else claims something.
+        takes_more = not patience_s
         self.recovering = Recovering(asked, frozenset(peers), takes_more, waited_s, found.takes_back)
         best = max([claim.height for claim in asked.values()], default=height.round)
         height.attempt.stop()
@@ -358,7 +358,7 @@ class RoundLife:
         if self.own.offer is not None and found.settled_phase == self.own.offer.contribution.phase:
             self.own.offer = None
         if isinstance(found, RecoveryFailed):
-            tips.failed(found.unconfirmed, found.unavailable, self.now)
+            tips.failed(found.unconfirmed, found.unavailable, self.now, found.overdue)
             self._come_back(recovering)
             return
         self.book.double_votes.read(found.chain, found.newest, self.terms.site.keys)
@@ -371,8 +371,9 @@ class RoundLife:
             self.arrive(found.chain, misread=found.misread)
         asked = recovering.looked_at(found.added, found.unasked)
         tips.finished(
-            found.chain, asked, self.now, has_moved=not is_same, unavailable=found.unavailable, in_part=found.in_part
-        )
+            found.chain, asked, self.now, has_moved=not is_same,
+            unavailable=found.unavailable, in_part=found.in_part, overdue=found.overdue,
+        )  # fmt: skip
         if is_same:
             height.chain = found.chain
             self._come_back(recovering)

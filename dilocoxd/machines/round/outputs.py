@@ -3,7 +3,8 @@
 Order rules: machines/round/inputs.py, top.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, PhaseId, RoundIndex
@@ -130,8 +131,9 @@ class StartRecovery:
     """First of all leave our chain from this entry on, which a majority has taken back (R29)."""
     reverted: frozenset[Digest] = frozenset()
     """Entries that were taken back: no branch with one of them is taken."""
-    patience_s: float | None = None
-    """How long each of `peers` may take to show its branch, while it is asked (R22.6); None: as long as it likes."""
+    patience_s: Mapping[PeerId, float] = field(default_factory=dict)
+    """How long each of these peers may take to show its branch, while it is asked, seconds (R22.6); others: as long as
+    they like."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ ROWS = (
             Figure("int4, encode and decode, copies", "both_memcpys", where={"codec": "int4"}, at_most=3),
             Figure("int2, the same", "both_memcpys", where={"codec": "int2"}, at_most=8),
             Figure("top-k 64, the same", "both_memcpys", where={"codec": "topk"}, at_most=10),
-            Figure("low rank, worst of 16, 64, 128: the three products in fp32", "ratio_fp32", table=1, of=max, at_most=1.2),
+            Figure("low rank, worst of 16, 64, 128: three fp32 products", "ratio_fp32", table=1, of=max, at_most=1.2),
             Figure("the same, the last one in float64, for equal bits", "ratio_exact", table=1, of=max, at_most=1.2),
         ),
     ),

@@ -366,7 +366,7 @@ class Recovery:
 
     def _done(self, done: r.Done) -> None:
         if done.failure:
-            self._finish(e.RecoveryFailed(done.failure, done.unconfirmed, done.unavailable, done.settled))
+            self._finish(e.RecoveryFailed(done.failure, done.unconfirmed, done.unavailable, done.settled, done.overdue))
             self._give_up(done.unavailable)
             return
         self._complete()
@@ -376,7 +376,7 @@ class Recovery:
         entries = [stored.signed for stored in self.node.disk.log]
         rounds = compared_rounds(self.before, [GENESIS, *(entry_hash(signed.entry) for signed in entries)])
         told = (done.settled, done.unavailable, done.unasked, done.in_part, tuple(entries[number] for number in rounds))
-        self._finish(e.RecoveryFinished(chain, *told, added=done.added))
+        self._finish(e.RecoveryFinished(chain, *told, added=done.added, overdue=done.overdue))
 
     def _finish(self, event: e.Event) -> None:
         self.node.is_recovering = False

@@ -9,7 +9,7 @@ from dilocoxd.machines.peers.conflicts import Conflicts
 from dilocoxd.machines.peers.readiness import Readiness, merged
 from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords
 from dilocoxd.machines.peers.standing import SUSPICION_KEPT, SUSPICION_MAX, PeerBook
-from dilocoxd.machines.peers.tips import COMPARED_PROGRESSES
+from dilocoxd.machines.peers.tips import BACKOFF_MAX, COMPARED_PROGRESSES, OVERDUE_MAX, OVERDUE_REST
 from dilocoxd.machines.peers.view import PeerView
 from tests.unit.machines.round_world import BITS, LIMITS, ME, START, B, C, chain_at, ready, view
 
@@ -161,21 +161,36 @@ def test_claim_of_a_peer_that_membership_has_not_heard_of_counts_while_it_talks_
     assert not book.tips.pressing(), "membership knows that it is gone"
 
 
-def test_r22_branch_of_the_fewer_has_a_while_to_be_shown_and_less_after_each_one_in_vain() -> None:
+def test_r22_branch_of_the_fewer_has_a_while_to_be_shown_and_twice_as_long_after_each_one_in_vain() -> None:
     chain, stranger = chain_at(2), PeerId("d")
     book, all_s = book_of(B, C, stranger), COMPARED_PROGRESSES * LIMITS.progress_timeout_s
+    elsewhere, now = (RoundIndex(9), Digest(b"x" * 32)), START
     for peer in (B, C):
-        book.tips.hear(chain, peer, chain.height, chain.head, START)
-    assert book.tips.patience_s(chain) == all_s
-    for doubts in (2, 4):
-        book.tips.hear(chain, stranger, RoundIndex(9), Digest(b"x" * 32), Monotonic(START + 1e3 * doubts))
-        book.tips.failed((stranger,), (), Monotonic(START + 1e3 * doubts))
-        book.tips.hear(chain, stranger, RoundIndex(9), Digest(b"x" * 32), Monotonic(START + 1e3 * doubts + 900))
-        assert book.tips.patience_s(chain) == all_s / doubts
-    assert book.tips.patience_s(chain_at(0)) is None, "who has nothing takes the time that it needs"
+        book.tips.hear(chain, peer, chain.height, chain.head, now)
+    for number in range(OVERDUE_MAX + 3):
+        book.tips.hear(chain, stranger, *elsewhere, now)
+        limit_s = all_s * 2 ** min(number, OVERDUE_MAX)
+        assert book.tips.patience_s(chain) == {stranger: limit_s}
+        book.tips.failed((stranger,), (), now, overdue=(stranger,))
+        rest_s = OVERDUE_REST * limit_s
+        book.tips.hear(chain, stranger, *elsewhere, Monotonic(now + rest_s - 1.0))
+        assert not book.tips.patience_s(chain), "it is not looked at for most of the time"
+        now = Monotonic(now + max(rest_s, BACKOFF_MAX * LIMITS.recovery_retry_s) + 1.0)
     for peer in (B, C):
-        book.tips.hear(chain, peer, RoundIndex(9), Digest(b"x" * 32), Monotonic(START + 5e3))
-    assert book.tips.patience_s(chain) is None, "those who claim may be the run"
+        book.tips.hear(chain, peer, *elsewhere, now)
+    assert not book.tips.patience_s(chain), "those who claim may be the run"
+
+
+def test_r22_who_is_below_us_on_our_chain_is_with_us_and_who_has_nothing_is_not() -> None:
+    """Whoever is first at a new height would else be alone there."""
+    chain, stranger = chain_at(2), PeerId("d")
+    book, below = book_of(B, stranger), chain.hash_at(RoundIndex(0))
+    assert below is not None
+    for height, head, is_with_us in ((0, Digest(b"g" * 32), False), (1, below, True), (1, Digest(b"y" * 32), False)):
+        book.see([replace(view(B), height=RoundIndex(height), head=head), view(stranger)], chain, START)
+        book.tips.withdraw(B)
+        book.tips.hear(chain, stranger, RoundIndex(9), Digest(b"x" * 32), START)
+        assert bool(book.tips.patience_s(chain)) == is_with_us
 
 
 def test_r22_who_is_on_probation_counts_neither_with_us_nor_with_those_who_claim_another_tip() -> None:
@@ -185,13 +200,13 @@ def test_r22_who_is_on_probation_counts_neither_with_us_nor_with_those_who_claim
     book.tips.hear(chain, B, chain.height, chain.head, START)
     for peer in fresh:
         book.tips.hear(chain, peer, *elsewhere, START)
-    assert book.tips.patience_s(chain) is not None, "they would have all the time that they want"
+    assert book.tips.patience_s(chain), "they would have all the time that they want"
     for peer in (B, C):
         book.tips.hear(chain, peer, *elsewhere, START)
-    assert book.tips.patience_s(chain) is None, "nobody stands with us"
+    assert not book.tips.patience_s(chain), "nobody stands with us"
     for peer in fresh:
         book.tips.hear(chain, peer, chain.height, chain.head, START)
-    assert book.tips.patience_s(chain) is None, "an honest branch would be compared in haste"
+    assert not book.tips.patience_s(chain), "an honest branch would be compared in haste"
 
 
 @pytest.mark.parametrize("seconds", [60.0])

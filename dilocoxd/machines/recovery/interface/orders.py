@@ -61,3 +61,5 @@ class Done:
     """Of `unavailable`: the one whose branch came in part."""
     added: tuple[PeerId, ...] = ()
     """Who was added in time (R22.7)."""
+    overdue: tuple[PeerId, ...] = ()
+    """Of `unconfirmed`: not shown in its time (R22.6)."""

@@ -99,7 +99,8 @@ class World:
         self.cancelled: set[int] = set()
         self.chunks: set[int] = set(self.present)
         order = StartRecovery(tuple(map(PeerId, self.donors)), RoundIndex(99), "test", self.is_rebuild, self.in_flight)
-        order = replace(order, takes_back=self.takes_back, reverted=self.reverted, patience_s=self.patience_s)
+        limits = dict.fromkeys(order.peers, self.patience_s) if self.patience_s is not None else {}
+        order = replace(order, takes_back=self.takes_back, reverted=self.reverted, patience_s=limits)
         heads = [GENESIS, *(entry_hash(signed.entry) for signed in self.log)]
         self.machine = RecoveryMachine(order, heads, self.digest, self.limits, lambda rank: 1000, self.adopted)
 

@@ -36,11 +36,11 @@ def test_branch_that_is_not_here_when_its_time_is_over_is_not_confirmed(late_s: 
 
 
 def test_time_in_which_another_one_is_asked_is_not_its_own() -> None:
-    """The first one is put aside for the other one, which takes all of its own time."""
-    world = _world({SLOW: Donor(AHEAD[:5]), LIAR: Donor(ENDLESS)}, {SLOW: 32.0, LIAR: 20.0})
+    """The first one is put aside for the other one, which is asked for longer than was left of the first one's time."""
+    world = _world({SLOW: Donor(AHEAD[:5]), LIAR: Donor(ENDLESS)}, {SLOW: 32.0, LIAR: 35.0})
     done = world.run()
     assert not done.failure and world.log == AHEAD[:5]
-    assert done.unconfirmed == (LIAR,)
+    assert not done.unconfirmed and done.unasked == (LIAR,)
 
 
 @pytest.mark.parametrize("is_aside", [False, True])
