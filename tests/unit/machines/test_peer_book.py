@@ -184,11 +184,11 @@ def test_r22_branch_of_the_fewer_has_a_while_to_be_shown_and_twice_as_long_after
 def test_r22_who_is_below_us_on_our_chain_is_with_us_and_who_has_nothing_is_not() -> None:
     """Whoever is first at a new height would else be alone there."""
     chain, stranger = chain_at(2), PeerId("d")
-    book, below = book_of(B, stranger), chain.hash_at(RoundIndex(0))
+    below = chain.hash_at(RoundIndex(0))
     assert below is not None
     for height, head, is_with_us in ((0, Digest(b"g" * 32), False), (1, below, True), (1, Digest(b"y" * 32), False)):
+        book = PeerBook(ME, LIMITS)
         book.see([replace(view(B), height=RoundIndex(height), head=head), view(stranger)], chain, START)
-        book.tips.withdraw(B)
         book.tips.hear(chain, stranger, RoundIndex(9), Digest(b"x" * 32), START)
         assert bool(book.tips.patience_s(chain)) == is_with_us
 
