@@ -4,7 +4,7 @@
 
 - `test_NAME.py`: starts honest sites (`tests.harness.running.run_directories`), attacks, and says what did not happen;
 - `patches/NAME.py`, if a daemon has to lie: a module with `apply()`, which changes the daemon's code before it starts.
-  `patched(site, "NAME", ...)` of `daemon.py` starts a site so. One of `holes/`, whose names begin with `hole_`, takes
+  `patched(site, "NAME", ...)` of `daemon.py` starts a site so. One of `holes/`, whose names have `hole_`, takes
   a mend away: the same attack must succeed on that daemon, or the test says nothing.
 
 `stranger.py` is somebody without a daemon: a p2pd and an identity, who may send any bytes. `judge.py` looks at what an

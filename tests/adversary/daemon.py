@@ -26,7 +26,7 @@ def patched(site: SiteProcess, *patches: str, phase_s: float | None = 1.0) -> No
 def main(patches: str, run_dir: Path) -> int:
     """Exit code of the daemon."""
     for name in patches.split(","):
-        folder = "holes" if name.startswith("hole_") else "patches"
+        folder = "holes" if "hole_" in name else "patches"
         importlib.import_module(f"tests.adversary.{folder}.{name}").apply()
     return run_daemon(run_dir, serve_api, FakeSite if "FAKE_PHASE_S" in os.environ else LocalSite)
 

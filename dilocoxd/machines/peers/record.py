@@ -53,10 +53,6 @@ class Tip:
     digest: Digest | None = None
     """State digest that it says it holds at our head."""
 
-    def trust(self) -> None:
-        """A claim of it proved true, or the operator wants to be where it is: what was in vain is forgotten."""
-        self.backoff_until, self.backoff_length, self.num_unavailable, self.num_overdue = NEVER, 0, 0, 0
-
 
 @dataclass(slots=True)
 class PhaseTimes:

@@ -197,6 +197,12 @@ STANDING: Final = (
         "a claim proves true; a part came",
     ),
     StandingRow(
+        "num_overdue",
+        "peers.record:Tip.num_overdue",
+        "recovery ends",
+        "a claim proves true",
+    ),
+    StandingRow(
         "ignored_height",
         "peers.record:Tip.ignored_height",
         "a claim while ignored, or that begins it",

@@ -6,7 +6,7 @@ Decides when that is reason enough to start recovery, and whose claims are belie
 
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from dilocoxd.ids import Digest, Monotonic, PeerId, RoundIndex
@@ -35,6 +35,17 @@ OVERDUE_MAX: Final = 4
 """So often that is doubled."""
 OVERDUE_REST: Final = 8
 """Whose branch was not there in its time is not looked at for so many times that: at most a ninth of our time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vain:
+    """Whose branches a recovery could not have."""
+
+    unavailable: Collection[PeerId] = ()
+    in_part: PeerId | None = None
+    """Of those: a part came."""
+    overdue: Collection[PeerId] = ()
+    """Not shown in the time that they had (R22.6)."""
 
 
 def relation(chain: ChainView, height: RoundIndex, head: Digest) -> str:
@@ -275,13 +286,12 @@ class Tips:
         chain: ChainView,
         asked: dict[PeerId, Claim],
         now: Monotonic,
+        vain: Vain = Vain(),
         *,
         has_moved: bool,
-        unavailable: Collection[PeerId] = (),
-        in_part: PeerId | None = None,
-        overdue: Collection[PeerId] = (),
     ) -> None:
-        """Recovery is over: whatever of `asked` still differs was not better than what we have, but for `unavailable`.
+        """Recovery is over: whatever of `asked` still differs was not better than what we have, but for those whose
+        branch was not to be had.
 
         Of the branch of `in_part`, one of those, a part came: that is no vain try (R22.2). That our head has moved says
         nothing about the others: somebody else's branch moved it; `review` has compared them with it.
@@ -293,12 +303,11 @@ class Tips:
         for peer, claim in asked.items():
             tip = self._records.of(peer).tip
             if self.relation(chain, claim.height, claim.head) not in (AHEAD, FORK):
-                tip.trust()
-                self._believe(peer, tip)
-            elif peer == in_part:
+                self._trust(peer, tip)
+            elif peer == vain.in_part:
                 tip.num_unavailable = 0
-            elif peer not in unavailable or self._counts_as_unavailable(tip):
-                self._back_off(peer, tip, now, is_overdue=peer in overdue)
+            elif peer not in vain.unavailable or self._counts_as_unavailable(tip):
+                self._back_off(peer, tip, now, is_overdue=peer in vain.overdue)
 
     def failed(
         self,
@@ -323,8 +332,7 @@ class Tips:
         """The operator wants to be where these peers are: what could not be confirmed before says nothing any more."""
         for peer in peers:
             tip = self._records.of(peer).tip
-            tip.trust()
-            self._believe(peer, tip)
+            self._trust(peer, tip)
 
     def _counts_as_unavailable(self, tip: Tip) -> bool:
         """One more time that its branch was not to be had; True when that was once too often."""
@@ -342,6 +350,11 @@ class Tips:
             self._ignore(tip, tip.claim.height, tip.claim.said_at)
             self.withdraw(peer)
             self._mark_unconfirmed(peer, tip)
+
+    def _trust(self, peer: PeerId, tip: Tip) -> None:
+        """A claim of it proved true, or the operator wants to be where it is: what was in vain is forgotten."""
+        tip.backoff_until, tip.backoff_length, tip.num_unavailable, tip.num_overdue = NEVER, 0, 0, 0
+        self._believe(peer, tip)
 
     def _mark_unconfirmed(self, peer: PeerId, tip: Tip) -> None:
         tip.is_unconfirmed = True

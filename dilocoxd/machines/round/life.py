@@ -13,6 +13,7 @@ from dilocoxd.machines.exchange.inbox import Inbox
 from dilocoxd.machines.exchange.orders import CancelTransfers, OrderPass, OrderReduce
 from dilocoxd.machines.peers.recovering import Recovering
 from dilocoxd.machines.peers.standing import PeerBook
+from dilocoxd.machines.peers.tips import Vain
 from dilocoxd.machines.round.attempt import RunningAttempt
 from dilocoxd.machines.round.grouping import contribution_problem
 from dilocoxd.machines.round.height import Height, OwnSite, Terms
@@ -370,10 +371,8 @@ class RoundLife:
                 self.book.reverts.bury([head for head in left if head is not None])
             self.arrive(found.chain, misread=found.misread)
         asked = recovering.looked_at(found.added, found.unasked)
-        tips.finished(
-            found.chain, asked, self.now, has_moved=not is_same,
-            unavailable=found.unavailable, in_part=found.in_part, overdue=found.overdue,
-        )  # fmt: skip
+        vain = Vain(found.unavailable, found.in_part, found.overdue)
+        tips.finished(found.chain, asked, self.now, vain, has_moved=not is_same)
         if is_same:
             height.chain = found.chain
             self._come_back(recovering)

@@ -41,7 +41,7 @@ def test_donor_that_trickles_is_left_for_others_and_named(tmp_path: Path) -> Non
             newcomer, hollow = join_run(tmp_path, "n", donor), join_run(tmp_path, "h", donor)
             with sites(newcomer, hollow):
                 patched(newcomer, "with_snapshots", phase_s=PHASE_S)
-                patched(hollow, "with_snapshots", "hole_patience", phase_s=PHASE_S)
+                patched(hollow, "with_snapshots", "catching_up.hole_patience", phase_s=PHASE_S)
                 name = donor.state()["peer_id"]
                 why = {
                     one.name: wait_until(lambda at=one: left(at, name), "it to be left", PATIENCE_S, one.describe)
@@ -78,7 +78,7 @@ def test_donor_of_wrong_chunks_and_made_up_snapshots_is_named_and_left(tmp_path:
             hollow, first, second = (join_run(tmp_path, one, liar) for one in ("h", "n1", "n2"))
             switch.touch()
             with sites(hollow):
-                patched(hollow, "with_snapshots", "hole_donors", phase_s=NEVER_S)
+                patched(hollow, "with_snapshots", "catching_up.hole_donors", phase_s=NEVER_S)
                 wait_until(lambda: is_refused(hollow), "it to fail", PATIENCE_S, hollow.describe)
                 assert not events_of(hollow, "recovery.finished") and not blamed(hollow, name)
             for newcomer, what in ((first, "chunk 0 of snapshot/"), (second, "is not the state that entry")):

@@ -72,7 +72,7 @@ def test_reader_without_end_gets_its_part_and_no_more(tmp_path: Path) -> None:
     site, hollow = found_run(tmp_path, "a", *OPEN), found_run(tmp_path, "h", *OPEN)
     with sites(site, hollow):
         patched(site, "donors.small_log_budget", phase_s=0.5)
-        patched(hollow, "donors.small_log_budget,hole_serving", phase_s=0.5)
+        patched(hollow, "donors.small_log_budget,catching_up.hole_serving", phase_s=0.5)
         found = {}
         for victim in (site, hollow):
             victim.wait_height(1, PATIENCE_S)

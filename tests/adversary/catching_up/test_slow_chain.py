@@ -42,7 +42,7 @@ def test_branch_without_end_holds_nobody_who_stands_with_most(tmp_path: Path) ->
         with sites(second, third, hollow, liar):
             for site in (second, third):
                 site.start_without_model(PHASE_S)
-            patched(hollow, "hole_endless", phase_s=PHASE_S)
+            patched(hollow, "catching_up.hole_endless", phase_s=PHASE_S)
             patched(liar, "donors.lie_endless", phase_s=1e6)
             together = first.state()["height"] + 2
             for site in (*honest, hollow, liar):

@@ -25,7 +25,7 @@ RESULT = Result(
     [
         [{"codec": "int4", "both_memcpys": 2.5}, {"codec": "int2", "both_memcpys": 12.0},
          {"codec": "topk", "both_memcpys": 9.0}],
-        [{"matrix": "1024x4096", "lowrank_r": 64.0, "ratio_fp32": 1.45}],
+        [{"matrix": "1024x4096", "lowrank_r": 64.0, "ratio_fp32": 1.45, "ratio_exact": 0.9}],
     ],
     ["one thread"],
 )  # fmt: skip

@@ -10,7 +10,7 @@ from dilocoxd.machines.exchange.owners import assign_owners
 from dilocoxd.machines.limits import PayloadShape, RoundLimits
 from dilocoxd.machines.peers.conflicts import CONFLICT_ROUNDS, Conflicts
 from dilocoxd.machines.peers.record import PeerRecords
-from dilocoxd.machines.peers.tips import AHEAD, BEHIND, FORK, SAME, UNAVAILABLE_MAX, Tips, relation
+from dilocoxd.machines.peers.tips import AHEAD, BEHIND, FORK, SAME, UNAVAILABLE_MAX, Tips, Vain, relation
 from dilocoxd.machines.round.grouping import (
     Gathered,
     contribution_problem,
@@ -255,7 +255,7 @@ def test_claim_of_which_only_a_part_came_stays_and_is_followed_at_once() -> None
     tips = Tips(LIMITS, records)
     tips.hear(chain_of(3), B, RoundIndex(7), HEAD, Monotonic(10.0))
     asked = tips.due(Monotonic(11.0))
-    tips.finished(chain_of(4), asked, Monotonic(12.0), has_moved=True, unavailable=(B,), in_part=B)
+    tips.finished(chain_of(4), asked, Monotonic(12.0), Vain((B,), in_part=B), has_moved=True)
     assert not tips.unconfirmed, "or we would go on alone beside it: a fork"
     assert list(tips.due(Monotonic(12.0))) == [B]
 

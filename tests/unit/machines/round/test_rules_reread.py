@@ -6,7 +6,7 @@ from dilocoxd.ids import Attempt, Digest, Monotonic, PeerId, RoundIndex
 from dilocoxd.machines.chain import ChainView
 from dilocoxd.machines.peers.readiness import ABANDONED_MAX
 from dilocoxd.machines.peers.record import PEERS_MAX, PeerRecords
-from dilocoxd.machines.peers.tips import UNAVAILABLE_MAX, Tips
+from dilocoxd.machines.peers.tips import UNAVAILABLE_MAX, Tips, Vain
 from dilocoxd.machines.peers.view import PeerView
 from dilocoxd.machines.round.inputs import LeaveRequested, PeersChanged, RecoveryFinished
 from dilocoxd.machines.round.life import BLAMES_MAX
@@ -221,7 +221,7 @@ def test_r22_a_branch_that_is_never_to_be_had_is_not_excused_by_what_came_from_o
     for height in range(UNAVAILABLE_MAX):
         tips.hear(chain_at(height), C, RoundIndex(90), OTHER_HEAD, now)
         asked = tips.claims
-        tips.finished(chain_at(height + 1), asked, now, has_moved=True, unavailable=(C,))
+        tips.finished(chain_at(height + 1), asked, now, Vain((C,)), has_moved=True)
     assert tips.unconfirmed == {C} and not tips.claims, "B moved us each time, and of C nothing came"
 
 
@@ -232,6 +232,6 @@ def test_r22_a_branch_that_comes_in_parts_is_waited_for_whatever_failed_before()
         tips.hear(chain_at(height), C, RoundIndex(90), OTHER_HEAD, now)
         has_part = height % (UNAVAILABLE_MAX - 1) == UNAVAILABLE_MAX - 2
         tips.finished(
-            chain_at(height + 1), tips.claims, now, has_moved=True, unavailable=(C,), in_part=C if has_part else None
+            chain_at(height + 1), tips.claims, now, Vain((C,), in_part=C if has_part else None), has_moved=True
         )
     assert not tips.unconfirmed and list(tips.claims) == [C]

@@ -1,0 +1,1 @@
+"""Mends taken away from a daemon, as patches: each module has `apply()`."""
