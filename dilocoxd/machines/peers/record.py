@@ -1,7 +1,6 @@
 """What we hold about one other peer as long as the process lives: one record, one sentence for each field.
 
-What is known of it at one height only is in readiness.py. How each item enters and ends: protocol/06-rounds.md (peer
-standing), the same table in table.py.
+What is known of it at one height only: readiness.py. How each item enters and ends: protocol/06-rounds.md, table.py.
 """
 
 from dataclasses import dataclass, field
