@@ -116,9 +116,11 @@ def rows(run: Run, cells: Sequence[Cell]) -> Iterator[dict[str, object]]:
 
 def row(cell: Cell, work: ExchangeWork, measured: Sequence[float]) -> dict[str, object]:
     """A line of the table."""
-    predicted = exchange_cost(work, cell.link).exchange_s - 8 * BURST_BYTES / (cell.mbit * 1e6)
+    at_once_s = 8 * BURST_BYTES / (cell.mbit * 1e6)  # what passes so takes the line no time, and is not its rate
+    predicted = exchange_cost(work, cell.link).exchange_s - at_once_s
     median = statistics.median(measured)
-    sent_s = 8 * bytes_each_way(work.payload_bytes, work.num_sites, is_gathered=work.is_gathered) / (cell.mbit * 1e6)
+    num_bytes = bytes_each_way(work.payload_bytes, work.num_sites, is_gathered=work.is_gathered)
+    sent_s = max(0.0, 8 * num_bytes / (cell.mbit * 1e6) - at_once_s)
     return {
         "sites": work.num_sites,
         "link": f"{cell.mbit:g} Mbit/s, {1000 * cell.rtt_s:g} ms",
