@@ -5,8 +5,8 @@
 for BBR would go on as slow as it had learned on the one before; by default 10.5M parameters in the codec of `default`,
 2.8 MB a contribution. `measured`: median of `exchange_s` of all sites' rounds, those left out that had begun with
 another round trip; `least` is nearest to a machine with nothing else to do; `predicted`: the same part by the formulas,
-without what the test link lets pass at once after a pause. `line`: bytes a site sends / `measured` / rate; `line least`
-the same of `least`.
+without what the test link lets pass at once after a pause. `line`: bytes a site sends, without those / `measured` /
+rate; `line least` the same of `least`.
 """
 
 import argparse
