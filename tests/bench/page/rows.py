@@ -194,9 +194,9 @@ ROWS = (
     Row(
         "survivors", "survivors", "--kills 1 --roles member --steps 40 --step-s 0.1 --mbit 100", 150,
         (
-            Figure("killed in an exchange: the others' next entry, s", "next_s", where={"mode": "killed"}, at_most=NEXT_S),
+            Figure("killed in an exchange: others' next entry, s", "next_s", where={"mode": "killed"}, at_most=NEXT_S),
             Figure("its cable pulled, the same", "next_s", where={"mode": "vanished"}, at_most=NEXT_S),
-            Figure("frozen: the others' next entry, s", "next_s", where={"mode": "frozen"}),
+            Figure("frozen: others' next entry, s", "next_s", where={"mode": "frozen"}),
         ),
     ),
     Row(
