@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dilocoxd.answers.words import wrapped
+from dilocoxd.cli.doctor.devices import device_finding
 from dilocoxd.cli.doctor.machine import compiler_finding
 from dilocoxd.cli.screens.layout import facts, width
 from dilocoxd.cli.shell.telling import tell
@@ -73,7 +74,7 @@ def check_config(path: Path | None, explain: bool, as_json: bool) -> int:
         except ConfigError as error:
             problems += error.problems
     if manifest is not None and site is not None:
-        problems += [f"{path}: {text}" for text in (*site_problems(manifest, site), *uncompilable(site))]
+        problems += [f"{path}: {text}" for text in (*site_problems(manifest, site), *lacking(manifest, site))]
     warnings += [f"{path}: {text}" for text in gaps(manifest, site)]
     if manifest is not None and not problems:
         problems += [f"{path}: {text}" for text in impossible(manifest, site)]
@@ -108,10 +109,10 @@ def impossible(manifest: Manifest, site: SiteConfig | None) -> list[str]:
         return list(error.problems)
 
 
-def uncompilable(site: SiteConfig) -> list[str]:
-    """What this machine lacks for what the site wants compiled."""
-    found = compiler_finding(site)
-    return [f"{found.text}; {found.remedy}"] if found.level == "error" else []
+def lacking(manifest: Manifest, site: SiteConfig) -> list[str]:
+    """What this machine lacks: a GPU, or what the site wants compiled with."""
+    found = (device_finding(manifest, site), compiler_finding(site))
+    return [f"{one.text}; {one.remedy}" for one in found if one.level == "error"]
 
 
 def unreadable(manifest: Manifest, site: SiteConfig) -> list[str]:

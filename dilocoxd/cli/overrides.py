@@ -67,8 +67,8 @@ def site_tables(
         if value is None or value == ():
             continue
         tables.setdefault(section, {})[field] = list(value) if isinstance(value, tuple) else value
-    if options.get("device") == "cuda":
-        tables.setdefault("parallel", {})["backend"] = "nccl"
+    if device := options.get("device"):  # of a site that had the other one, its backend goes too
+        tables.setdefault("parallel", {})["backend"] = "nccl" if device == "cuda" else "gloo"
     for section, fields in settings.items():
         tables[section] = {**tables.get(section, {}), **fields}
     if corpora:

@@ -19,6 +19,7 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from dilocoxd.answers.words import plural
 from dilocoxd.errors import ConfigError, DilocoxdError, StoreError
 from dilocoxd.ipc.client import (
     CLUSTER_ADDRESS_VARIABLE,
@@ -208,11 +209,31 @@ def interfaces(environment: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def required_device(name: str) -> torch.device:
+    """`name`, and of several GPUs the one in use from now on.
+
+    Raises ConfigError if torch does not have it: the same at each restart, so the daemon ends and says why.
+    """
+    device = torch.device(name)
+    if device.type == "cpu":
+        return device
+    on_cpu = "set parallel.device = 'cpu' with parallel.backend = 'gloo' in site.toml"
+    text = f"parallel.device = 'cuda' wants {name} for this trainer, but torch {torch.__version__}"
+    if not torch.backends.cuda.is_built():
+        raise ConfigError(f"{text} is built without CUDA; install a CUDA build of torch, or {on_cpu}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if device.index >= count:
+        raise ConfigError(
+            f"{text} finds {plural(count, 'GPU')} here; install the driver, see that CUDA_VISIBLE_DEVICES hides none,"
+            f" use fewer trainer processes (parallel.pipeline, shard, replicate, tensor), or {on_cpu}"
+        )
+    torch.cuda.set_device(device)
+    return device
+
+
 def _join_pipeline(settings: StageSettings, environment: Mapping[str, str], document_end: int | None) -> Pipeline:
     os.environ.update(interfaces(environment))
-    device = torch.device(device_of(settings))
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
+    device = required_device(device_of(settings))
     join(settings.backend, environment, timeout=_COLLECTIVE_TIMEOUT)
     if settings.pipeline.is_compiled:
         keep_code_in(settings.cache_dir / "compiled")

@@ -65,7 +65,7 @@ def test_a_run_directory_moves_to_a_larger_disk_as_told(tmp_path: Path) -> None:
 @pytest.mark.remedy("finding:gpu")
 def test_a_site_without_enough_gpus_computes_on_the_cpu_as_told(tmp_path: Path) -> None:
     """With whatever GPUs the machine of the tests has: one stage more than those."""
-    require_words("gpu", "use fewer processes", "set parallel.device = 'cpu'")
+    require_words("gpu", "use fewer processes", "set parallel.device = 'cpu' with parallel.backend = 'gloo'")
     run = tmp_path / "run"
     invoke("init", "tiny", "--dir", str(run), "--host", "127.0.0.1")
     torch = probe_torch()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from dilocoxd.cli.doctor.devices import device_finding
 from dilocoxd.cli.doctor.findings import Finding
 from dilocoxd.cli.doctor.machine import (
     clock_finding,
@@ -48,6 +49,7 @@ def start_findings(manifest: Manifest, site: SiteConfig, directory: Path) -> Ite
         yield port_finding("port_data", site.network.host, site.network.data_port, is_running=False)
     if site.api.port:
         yield port_finding("port_api", site.api.host, site.api.port, is_running=False)
+    yield device_finding(manifest, site)
     yield memory_finding(manifest, site)
     yield disk_finding(directory, manifest)
     yield clock_finding()

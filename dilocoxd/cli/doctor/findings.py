@@ -17,8 +17,8 @@ FINDINGS: Final[dict[str, tuple[str, str]]] = {
     "gpu": (
         "With parallel.device = 'cuda': a GPU for each trainer process on this machine, a driver, and NCCL; with"
         " workers.encode_device = 'cuda' a GPU.",
-        "Install the driver and a CUDA build of torch, use fewer processes, or set parallel.device = 'cpu' (and"
-        " workers.encode_device).",
+        "Install the driver and a CUDA build of torch, use fewer processes, or set parallel.device = 'cpu' with"
+        " parallel.backend = 'gloo' (--device cpu), and workers.encode_device = 'cpu'.",
     ),
     "compiler": (
         "With parallel.compile = true: a compiler that torch.compile can use, and the headers of Python.",

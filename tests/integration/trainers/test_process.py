@@ -371,6 +371,19 @@ def test_fork_server_that_is_killed_takes_its_ranks_along(tmp_path: Path) -> Non
         site.close()
 
 
+def test_gpu_that_is_not_there_is_reported_to_the_daemon_in_one_sentence(tmp_path: Path, forks: Forks) -> None:
+    """Of a kind that ends the daemon: as a crash it was tried again, ten times, and the cause stood in a log alone."""
+    on_gpu = SiteConfig(parallel=ParallelSection(device="cuda", backend="nccl"))
+    site = TrainerSite(tmp_path / "site", forks, site=on_gpu)
+    try:
+        site.launch(LOCAL_RANK="4096")  # no machine has so many
+        failed = site.expect_failure()
+        assert failed.kind == "config"
+        assert "parallel.device = 'cuda' wants cuda:4096" in failed.detail and "'cpu'" in failed.detail
+    finally:
+        site.close()
+
+
 def test_wrong_corpus_is_reported_to_the_daemon_in_one_sentence(tmp_path: Path, forks: Forks) -> None:
     site = TrainerSite(tmp_path / "site", forks)
     try:

@@ -22,6 +22,7 @@ from dilocoxd.outer.schedule import AdaptiveLimits
 from dilocoxd.outerworker.plan import make_plan
 from dilocoxd.planner.processors import parse_gpus
 from dilocoxd.planner.quantities import parse_rates, parse_time
+from dilocoxd.trainer.main import required_device
 from dilocoxd.trainer.optimizer import OptimizerConfig
 from dilocoxd.trainer.pipeline import PipelineConfig
 from dilocoxd.wire.layout import ParamSpec, make_layout
@@ -65,6 +66,23 @@ def without_gpu(choice: Any) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: False)
         return device_of_part(choice, 0)
+
+
+def without_cuda(name: str) -> torch.device:
+    """By a torch that was built without it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.cuda, "is_built", lambda: False)
+        return required_device(name)
+
+
+def with_one_gpu(name: str) -> torch.device:
+    """On a machine that has one, whatever this one has."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.backends.cuda, "is_built", lambda: True)
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 1)
+        patch.setattr(torch.cuda, "set_device", lambda device: None)
+        return required_device(name)
 
 
 def rtt(text: str) -> float:
@@ -145,6 +163,8 @@ VALUES: Final = (
     Value("models/cut.py", "use fewer stages", partial(cut_stages, MODEL), {"num_stages": 3}, {"num_stages": 2}),
     Value("outer/on_gpu.py", "set workers.encode_device to 'cpu'", encoded_there, {"codec": "topk"}, {"codec": "int4"}),
     Value("outer/on_gpu.py", "set it to 'cpu' in site.toml", without_gpu, {"choice": "cuda"}, {"choice": "cpu"}),
+    Value("trainer/main.py", "install a CUDA build of torch, or", without_cuda, {"name": "cuda:0"}, {"name": "cpu"}),
+    Value("trainer/main.py", "use fewer trainer processes", with_one_gpu, {"name": "cuda:1"}, {"name": "cuda:0"}),
     Value("trainer/optimizer.py", "must be above 0", optimizer, {"lr": 0}, {"lr": 1e-9}),
     Value("trainer/optimizer.py", "must lie between 0 and 1", optimizer, {"min_lr_ratio": 2}, {"min_lr_ratio": 1}),
     Value("trainer/optimizer.py", "at least 0 and total_steps VALUE at least 1", optimizer, {"total_steps": 0},
