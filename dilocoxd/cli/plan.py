@@ -53,7 +53,7 @@ def plan(asked: PlanOptions) -> int:
             f"--set {min(others)}... belongs to site.toml; leave it out, plan takes of it only"
             f" {' and '.join(SITE_SECTIONS)}"
         )
-    manifest = new_manifest(str(Path(target, "run.toml")) if Path(target).is_dir() else target, changes)
+    manifest = new_manifest(str(Path(target, "run.toml")) if target and Path(target).is_dir() else target, changes)
     # Only here: the plan of the tensors loads torch, which takes seconds.
     from dilocoxd.planner.advice import better_settings
     from dilocoxd.planner.plan import Compute, Deployment, plan_run

@@ -2,6 +2,7 @@
 
 import difflib
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,18 @@ from typing import Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from dilocoxd.config.environment import toml_value
 from dilocoxd.errors import ConfigError
 
 FILE_BYTES_MAX = 1 << 20
 SHOWN_MAX = 80
 PROBLEMS_MAX = 20
 """Sentences about one file: a file that is another kind of file altogether has one for each of its fields."""
+
+_NUMBER = re.compile(
+    r"\s*(?P<number>[+-]?(?:[0-9]{1,40}\.?[0-9]{0,40}|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?)\s*(?P<unit>[A-Za-z%/]*)\s*"
+)
+"""What people write for a number; another one is told what is wanted, and no more."""
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -83,8 +90,8 @@ def _sentence(model: type[BaseModel], problem: ErrorDetails) -> str:
 
 
 _TYPES = {
-    "int": "a whole number without quotes",
-    "float": "a number without quotes",
+    "int": "a whole number",
+    "float": "a number",
     "string": "text in quotes",
     "bool": "true or false",
     "dict": "a table",
@@ -115,8 +122,20 @@ def _remedy(kind: str, problem: ErrorDetails) -> str:
         return limits[kind].format(**context)
     for prefix, wanted in _TYPES.items():
         if kind.startswith(prefix + "_"):
-            return f"give {wanted}"
+            return f"give {wanted}{_as_number(prefix, problem['input'])}"
     return f"{problem['msg']}; correct it"
+
+
+def _as_number(wanted: str, written: object) -> str:
+    """What is wrong with text in a number's place, the end of "give a number"; empty where that says it all."""
+    match = _NUMBER.fullmatch(written) if wanted in ("int", "float") and isinstance(written, str) else None
+    if match is None or (wanted == "int" and not match["number"].lstrip("+-").isdigit()):
+        return ""
+    if match["unit"]:
+        return " without a unit (`dilocoxd check-config --explain` says in which it counts)"
+    if isinstance(toml_value(match["number"]), str):  # no number in TOML: it wants a digit at both sides of a point
+        return ", with digits before and after the point and no zero in front"
+    return " without quotes"
 
 
 def _unknown_sentence(model: type[BaseModel], loc: tuple[int | str, ...], field: str) -> str:

@@ -22,7 +22,7 @@ def parse_rates(text: str) -> tuple[float, float]:
     parts = text.split("/") if not text.endswith("bit/s") else [text]
     found = [_RATE.fullmatch(part) for part in parts]
     rates = [float(match[1]) * BIT_UNITS[match[2]] for match in found if match]
-    if len(rates) != len(parts) or len(rates) > 2 or min(rates) <= 0:
+    if len(rates) != len(parts) or len(rates) > 2:
         raise ConfigError(f"--link {text!r} cannot be read; write bits per second like 100M, or UPLOAD/DOWNLOAD 20M/1G")
     if not RATE_LEAST <= min(rates) <= max(rates) <= RATE_MOST:
         raise ConfigError(

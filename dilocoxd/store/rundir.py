@@ -175,8 +175,8 @@ class RunDir:
             except BlockingIOError:
                 holder = os.read(descriptor, 32).decode("ascii", "replace").strip() or "unknown"
                 raise ConfigError(
-                    f"{self.path}: another daemon (process {holder}) runs in this directory; stop it, or give this one"
-                    " a directory of its own"
+                    f"{self.path}: process {holder} holds this directory, as a running daemon does; stop it and give"
+                    " this command again, or give a second site a directory of its own"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
@@ -284,6 +284,7 @@ def open_run_dir(path: Path) -> RunDir:
     _require_text(run_dir.path)
     if not run_dir.run_toml.is_file():
         raise ConfigError(
-            f"{path}: is no run directory (no run.toml in it); make one with `dilocoxd init` or `dilocoxd join`"
+            f"{path}: is no run directory (no run.toml in it); give the path of one, or make one with `dilocoxd init`"
+            " or `dilocoxd join`"
         )
     return run_dir

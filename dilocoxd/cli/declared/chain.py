@@ -31,7 +31,10 @@ def show(**options: Any) -> int:
 @known_run_argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(**options: Any) -> int:
-    """Check every entry, payload and snapshot against its hash. Exit code 1 if anything is damaged."""
+    """Check every entry, payload and snapshot against its hash. Exit code 1 if anything is damaged.
+
+    The daemon of RUN_DIR must be stopped: opening the log repairs what a crash left, which only one process may do.
+    """
     from dilocoxd.cli import log
 
     return log.verify(**options)

@@ -26,16 +26,16 @@ TEXT_WIDTH_MIN: Final = 36
 
 
 def findings(directory: Path | None) -> Iterator[Finding]:
-    """All findings: of the machine alone, or of a site on it."""
+    """All findings: of the machine alone, or of a site on it. Raises ConfigError where no site is."""
     if directory is None:
         yield from machine_findings(None, None, Path.cwd())
         return
+    run_dir = open_run_dir(directory)
     try:
-        run_dir = open_run_dir(directory)
         manifest, site = run_dir.load()
     except ConfigError as error:
         yield Finding("config", "error", str(error))
-        yield from machine_findings(None, None, directory if directory.is_dir() else Path.cwd())
+        yield from machine_findings(None, None, directory)
         return
     warnings = [*manifest.warnings(), *site.api.warnings()]
     yield Finding("config", "warning" if warnings else "ok", "; ".join(warnings) or f"run {manifest.run_id}")

@@ -160,7 +160,7 @@ def disk_finding(directory: Path, manifest: Manifest | None) -> Finding:
     least, wanted = (STATES_MIN * weight.state_bytes, weight.disk_bytes) if weight else (0, 0)
     held = _held_bytes(directory)
     least, wanted = (DISK_MIN + max(0, size - held) for size in (least, max(least, wanted)))
-    text = f"{free / 1e9:.1f} GB free at {directory}, {wanted / 1e9:.1f} GB wanted"
+    text = f"{in_bytes(free)} free at {directory}, {wanted / 1e9:.1f} GB wanted"
     return Finding("disk", "error" if free < least else "warning" if free < wanted else "ok", text)
 
 

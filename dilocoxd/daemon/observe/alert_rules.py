@@ -15,7 +15,7 @@ from dilocoxd.answers.peers import Peer
 from dilocoxd.answers.progress import StageSpeeds
 from dilocoxd.answers.rounds import RoundRow, RoundTimes
 from dilocoxd.answers.status import Status
-from dilocoxd.answers.words import in_time, plural
+from dilocoxd.answers.words import in_bytes, in_time, plural
 
 LOOK_EVERY_S: Final = 5.0
 ALONE_S: Final = 120.0
@@ -325,7 +325,7 @@ def _disk(seen: Seen) -> str:
     needed = max(DISK_BYTES, 2 * seen.snapshot_bytes)
     if seen.disk_total <= 0 or (seen.disk_free >= needed and seen.disk_free >= DISK_FRACTION * seen.disk_total):
         return ""
-    return f"{seen.disk_free / 1e9:.1f} GB of {seen.disk_total / 1e9:.0f} GB are free on the disk of the run directory"
+    return f"{in_bytes(seen.disk_free)} of {in_bytes(seen.disk_total)} are free on the disk of the run directory"
 
 
 def uneven(stages: StageSpeeds | None, step_s: float) -> str:

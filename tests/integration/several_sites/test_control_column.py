@@ -129,7 +129,7 @@ def test_second_daemon_on_a_run_directory_is_refused(tmp_path: Path) -> None:
             second.start_without_model()
             assert second.process is not None
             assert second.process.wait(PATIENCE_S) == 78
-            assert "another daemon" in second.log_path.read_text()
+            assert "holds this directory, as a running daemon does" in second.log_path.read_text()
         height = a.status()["height"]
         a.wait_height(height + 1, PATIENCE_S)
 

@@ -101,7 +101,7 @@ ROWS: Final = (
     Row("cli/run_dir/admission.py", "undo the change, or make a new run", "run run",
         f"$ cp run/run.toml mine; cp backup.toml run/run.toml\nrun run\ninit mine/run.toml {HERE} --dir new\nrun new",
         "$ cp run/run.toml backup.toml; sed -i 's/^seq_len = .*/seq_len = 64/' run/run.toml"),
-    Row("store/rundir.py", "stop it, or give this one", "run run", "$ kill $(cat holder); flock run/lock true\nrun run",
+    Row("store/rundir.py", "stop it and give", "run run", "$ kill $(cat holder); flock run/lock true\nrun run",
         "$ exec 9>>run/lock; flock 9; sleep 60 & echo $! > holder"),
     Row("cli/run_dir/authority.py", "holds no key of this run's authorities", "authority import half three.key",
         "authority import half two.key"),

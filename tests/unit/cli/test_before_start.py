@@ -94,7 +94,7 @@ def test_join_tells_of_a_taken_port_before_it_reads_weights(tmp_path: Path, take
     with pytest.raises(ConfigError, match=r"cannot be listened on.* give another port with --api-port"):
         invoke(*again[:-1], "--api-port", str(taken))
     assert (folder / "site.toml").read_text() == before
-    with open_run_dir(folder).locked(), pytest.raises(ConfigError, match="runs in this directory; stop it"):
+    with open_run_dir(folder).locked(), pytest.raises(ConfigError, match=r"holds this directory.*; stop it"):
         invoke(*again[:-1], "--api-port", str(taken))
 
 

@@ -95,7 +95,7 @@ def test_wrong_value_exits_78_with_one_sentence(tmp_path: Path) -> None:
     path = run_toml(tmp_path, lr='"fast"')
     done = dilocoxd("check-config", str(path))
     assert done.returncode == 78
-    assert done.stderr == f"error: {path}: outer.lr = 'fast' is wrong: give a number without quotes\n"
+    assert done.stderr == f"error: {path}: outer.lr = 'fast' is wrong: give a number\n"
 
 
 def test_every_wrong_value_is_shown(tmp_path: Path) -> None:

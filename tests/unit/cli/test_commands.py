@@ -208,7 +208,7 @@ def test_two_that_make_one_directory_do_not_meet(tmp_path: Path) -> None:
     manifest, folder = new_manifest("tiny", {}), tmp_path / "run"
 
     def second(made: RunDir) -> None:
-        with pytest.raises(ConfigError, match="another daemon"):
+        with pytest.raises(ConfigError, match="holds this directory"):
             make_run(manifest, site(), str(made.path))
 
     create_run_dir(folder, manifest, site(), second)

@@ -84,5 +84,5 @@ def test_remedy_of_a_key_that_is_gone_works(run_dir: RunDir, harm: str) -> None:
 
 
 def test_running_daemon_keeps_its_identity(run_dir: RunDir) -> None:
-    with run_dir.locked(), pytest.raises(ConfigError, match="another daemon"):
+    with run_dir.locked(), pytest.raises(ConfigError, match="holds this directory"):
         invoke("identity", "new", str(run_dir.path))

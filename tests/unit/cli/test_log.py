@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -96,5 +97,9 @@ def test_verify_names_what_is_damaged_and_exits_1(run_dir: RunDir) -> None:
 
 
 def test_log_of_a_running_daemon_is_left_alone(run_dir: RunDir) -> None:
-    with run_dir.locked(), pytest.raises(ConfigError, match="another daemon"):
+    """And is told so: the command is no daemon, and nobody has started another one."""
+    held = rf"process {os.getpid()} holds this directory, as a running daemon does; stop it and give this command again"
+    with run_dir.locked(), pytest.raises(ConfigError, match=held) as refused:
         invoke("verify", str(run_dir.path))
+    assert "another" not in str(refused.value)
+    assert "daemon of RUN_DIR must be stopped" in invoke("verify", "--help").output

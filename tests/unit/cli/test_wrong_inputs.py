@@ -50,10 +50,15 @@ OTHERS_FILES = r"^mine: is no run directory, and has other files in it \(keep\.t
 
 
 @pytest.mark.parametrize(("typed", "said"), [
-    ("run nowhere", r"nowhere: is no run directory .*; make one with `dilocoxd init` or `dilocoxd join`$"),
+    ("run nowhere", r"nowhere: is no run directory .*, or make one with `dilocoxd init` or `dilocoxd join`$"),
+    ("doctor nowhere", r"nowhere: is no run directory .*; give the path of one, or make one with "),
+    ("doctor mine", r"mine: is no run directory .*; give the path of one, or make one with "),
+    ("start tiny --dir new --set round.progress_timeout_s=5s", r"_s = '5s' is wrong: give a number without a unit "),
+    ("plan  --link 100M --sites 2", r"there is no preset and no file ''; use one of "),
+    ("plan tiny --link 0 --sites 2", r"--link '0' says 0 bit/s; give 1k to 10000G, with its unit"),
     ("export run --out model", r"run: this run was never started here, .*; begin with `dilocoxd run .*run`$"),
-    ("run mine", r"mine: is no run directory .*; make one with `dilocoxd init`"),
-    ("run file", r"file: is no run directory .*; make one with `dilocoxd init`"),
+    ("run mine", r"mine: is no run directory .*; give the path of one, or make one with `dilocoxd init`"),
+    ("run file", r"file: is no run directory .*; give the path of one, or make one with `dilocoxd init`"),
     ("run half", r"half/site\.toml: cannot be read .*; restore it, or begin from .* with `touch .*/site\.toml`$"),
     ("run changed", r"run\.toml was changed, .* undo the change, or make a new run with `dilocoxd start run\.toml`$"),
     ("start tinny", r"no preset and no file 'tinny'; use one of demo, small, tiny or the path of a run\.toml$"),
@@ -70,7 +75,7 @@ OTHERS_FILES = r"^mine: is no run directory, and has other files in it \(keep\.t
     ("start tiny --data a=file --data a=short.txt --dir new", r"a is .*file already; give each a name of its own$"),
     ("start tiny --data gone.txt --dir new", r"there is no .*gone\.txt; give the path of a text file or folder$"),
     ("start tiny --port 0 --api-port 0 --data short.txt --dir new", r"vocab_size = 512 asks for more: lower it or use"),
-    ("init tiny --dir new --set storage.payload_bytes_max=10MB", r"'10MB' is wrong: give a whole number without quot"),
+    ("init tiny --dir new --set storage.payload_bytes_max=10MB", r"'10MB' is wrong: give a whole number without a uni"),
     ("init tiny --dir new --set model.num_heads=3", r"hidden_size = 32 is not a multiple of model\.num_heads = 3; c"),
     ("init tiny --dir new --set parallel.device=cuda --set parallel.backend=gloo", r"use gloo with cpu, nccl w"),
     ("init --from run@last --dir new", r"--from run@last: 'last' is no round; write run@ROUND with a whole "),
@@ -81,7 +86,9 @@ OTHERS_FILES = r"^mine: is no run directory, and has other files in it \(keep\.t
 def test_wrong_input_is_one_sentence_and_changes_nothing(typed: str, said: str, here: Path) -> None:
     before = found_in(here)
     with pytest.raises(ConfigError, match=said) as refused:
-        invoke(*typed.split(), *(["--cache", str(here.parent / "cache")] if typed.startswith("start tiny --") else []))
+        invoke(
+            *typed.split(" "), *(["--cache", str(here.parent / "cache")] if typed.startswith("start tiny --") else [])
+        )
     assert refused.value.exit_code == 78
     assert "\n" not in str(refused.value)
     assert found_in(here) == before

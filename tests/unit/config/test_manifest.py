@@ -51,10 +51,17 @@ def test_unknown_field_names_the_one_that_was_meant() -> None:
     ("changes", "sentence"),
     [
         ({"outer__lr": "0.7"}, "outer.lr = '0.7' is wrong: give a number without quotes"),
+        (
+            {"outer__lr": "7%"},
+            "outer.lr = '7%' is wrong: give a number without a unit (`dilocoxd check-config --explain` says in",
+        ),
+        ({"outer__lr": ".7"}, "outer.lr = '.7' is wrong: give a number, with digits before and after the point"),
         ({"outer__lr": 0}, "outer.lr = 0 is wrong: give a value greater than 0"),
         ({"outer__lr": float("nan")}, "outer.lr = nan is wrong: give a finite number"),
-        ({"strategy__inner_steps": 2.5}, "strategy.inner_steps = 2.5 is wrong: give a whole number without quotes"),
-        ({"strategy__inner_steps": True}, "strategy.inner_steps = True is wrong: give a whole number without quotes"),
+        ({"strategy__inner_steps": 2.5}, "strategy.inner_steps = 2.5 is wrong: give a whole number"),
+        ({"strategy__inner_steps": True}, "strategy.inner_steps = True is wrong: give a whole number"),
+        ({"strategy__inner_steps": "16"}, "inner_steps = '16' is wrong: give a whole number without quotes"),
+        ({"strategy__inner_steps": "9 steps"}, "= '9 steps' is wrong: give a whole number without a unit (`dilocoxd"),
         ({"strategy__codec": "int3"}, "strategy.codec = 'int3' is wrong: use one of 'fp32', 'fp16', 'bf16'"),
         ({"strategy__segment_elements_max": 5000}, "give a multiple of 4096"),
         ({"model__hidden_size": None}, "field model.hidden_size is missing; add it"),
@@ -63,7 +70,8 @@ def test_unknown_field_names_the_one_that_was_meant() -> None:
     ],
 )
 def test_wrong_value_is_named_with_its_remedy(changes: dict[str, Any], sentence: str) -> None:
-    assert sentence in refusal(**changes)
+    told = refusal(**changes)
+    assert sentence in told and ("quotes" in told) == ("quotes" in sentence), "nobody is told of quotes that are none"
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_measured_exchanges_are_within_a_tenth(cell: tuple[int, int, float]) -> 
     assert predicted.exchange_s == pytest.approx(MEASURED[cell], rel=0.1, abs=CLOCK_S)
 
 
-@pytest.mark.parametrize("text", ["", "fast", "100X", "100M/1G/1G", "0M", "-5M", "1e3M"])
+@pytest.mark.parametrize("text", ["", "fast", "100X", "100M/1G/1G", "-5M", "1e3M"])
 def test_links_nobody_can_mean_are_refused_with_a_sentence(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--link .* cannot be read; write"):
         parse_rates(text)
@@ -147,7 +147,7 @@ def test_links_as_people_write_them() -> None:
     assert parse_rates("20M/1G") == (2e7, 1e9)
 
 
-@pytest.mark.parametrize("text", ["100", "0.5k", "100M/100", "99999999G", "9" * 400])
+@pytest.mark.parametrize("text", ["0", "0M", "100", "0.5k", "100M/100", "99999999G", "9" * 400])
 def test_links_without_a_unit_or_beyond_all_links_are_refused_with_their_rate(text: str) -> None:
     with pytest.raises(ConfigError, match=r"--link .* says .* bit/s; give 1k to 10000G"):
         parse_rates(text)

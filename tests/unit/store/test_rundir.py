@@ -64,7 +64,7 @@ def test_second_daemon_is_refused_with_the_holder_until_it_dies(tmp_path: Path) 
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
-        with pytest.raises(ConfigError, match=rf"another daemon \(process {holder.pid}\)"), run_dir.locked():
+        with pytest.raises(ConfigError, match=rf"process {holder.pid} holds this directory"), run_dir.locked():
             pass
         holder.kill()
         holder.wait()

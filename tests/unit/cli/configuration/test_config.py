@@ -97,7 +97,8 @@ def test_what_cannot_be_changed_in_place_is_left_alone() -> None:
         ("model.seq_len=64", "belongs to run.toml, which is the same.*start --from .*run --set model.seq_len"),
         ("network.prot=1", r"unknown field network.prot; did you mean network.port\?"),
         ("netwrk.port=1", r"unknown section netwrk; did you mean network\?"),
-        ("network.port=many", "network.port = 'many' is wrong: give a whole number without quotes"),
+        ("network.port=many", "network.port = 'many' is wrong: give a whole number$"),
+        ("workers.step_timeout_s=5s", "step_timeout_s = '5s' is wrong: give a number without a unit .*--explain"),
         ("parallel.stages=99", "99 pipeline stages do not fit a model of"),
     ],
 )  # fmt: skip

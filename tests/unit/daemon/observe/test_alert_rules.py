@@ -254,6 +254,13 @@ def test_low_disk(disk: tuple[int, int, int], is_low: bool) -> None:
     assert ("disk_low" in world.look()) == is_low
 
 
+def test_low_disk_is_told_in_a_unit_that_shows_something() -> None:
+    world = World()
+    world.disk = (10 * 10**6, 64 * 10**6, 0)
+    world.look()
+    assert world.texts["disk_low"] == "10.0 MB of 64.0 MB are free on the disk of the run directory"
+
+
 def test_blocked_loop_and_dropped_values_are_shown_for_a_while() -> None:
     world = World()
     world.look()
