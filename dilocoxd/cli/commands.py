@@ -1,6 +1,5 @@
 """Commands that make run directories and start the daemon in the foreground."""
 
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ from dilocoxd.cli.corpus import (
     with_text_hashes,
 )
 from dilocoxd.cli.doctor.before_start import check_before_start
-from dilocoxd.cli.exit_codes import DONE
 from dilocoxd.cli.model.first_state import made_first_state
 from dilocoxd.cli.model.origin import Origin, origin_of
 from dilocoxd.cli.model.tokenizer import with_tokenizer_files
@@ -38,7 +36,7 @@ from dilocoxd.cli.overrides import (
     warn_of_address,
 )
 from dilocoxd.cli.run_dir.admission import found, join_link, require_same_run, with_authority
-from dilocoxd.cli.shell.streams import silence_output
+from dilocoxd.cli.run_dir.foreground import EarlyStop, run_in_foreground
 from dilocoxd.cli.shell.telling import say, tell
 from dilocoxd.config.footprint.counts import model_parameters
 from dilocoxd.config.loading import read_toml, validated
@@ -52,45 +50,10 @@ from dilocoxd.machines.admission.keys import SigningKey
 from dilocoxd.store.admission import write_secret
 from dilocoxd.store.durable import fsync_directory, hidden_folder
 from dilocoxd.store.installed_models import lacks_blocks, require_library, required_model
-from dilocoxd.store.log import EntryLog
 from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, open_run_dir
 from dilocoxd.trained.tokenizer import require_packed_with
-from dilocoxd.wire.entry import genesis_hash
 
 DEFAULT_PRESET = "demo"
-
-
-def run_in_foreground(run_dir: RunDir) -> int:
-    """Start the daemon; its exit code, once the last line has said how to go on."""
-    # Only here: the other commands answer at once because they do not load the whole daemon.
-    from dilocoxd.api.server import serve_api
-    from dilocoxd.daemon.app import run_daemon
-
-    code = run_daemon(run_dir.path, serve_api)
-    if code == DONE:
-        try:
-            say(*last_line(run_dir))
-        except OSError:  # whoever closed the terminal ended the daemon, which left cleanly
-            silence_output()
-    return code
-
-
-def last_line(run_dir: RunDir) -> tuple[str, str]:
-    """After a clean end: the run is over, or it is stopped; and the command to go on with."""
-    manifest = load_manifest(run_dir.run_toml)
-    path = shown_path(run_dir.path)
-    if manifest.run.stop_after_tokens:
-        log = EntryLog(run_dir.log, manifest.run_id, genesis_hash(manifest.run_id, manifest.sha256()))
-        tokens = sum(one.tokens for signed in log.entries() for one in signed.entry.contributions)
-        if tokens >= manifest.run.stop_after_tokens:
-            done = f"complete: the run in {path} has its {tokens:,} tokens, in {log.height} rounds"
-            return f"{done}; go on with:", f"dilocoxd start --from {shlex.quote(path)}"
-    return "stopped; go on with:", f"dilocoxd run {shlex.quote(path)}"
-
-
-def shown_path(path: Path) -> str:
-    """As short as it can be typed in this folder."""
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def new_manifest(target: str | None, changes: Sections, origin: Origin = Origin()) -> Manifest:  # noqa: B008 (frozen)
@@ -281,9 +244,13 @@ def start(
         if manifest.data.sources and not no_run:
             require_there(manifest, site)
 
-    run_dir = created_from(target, directory, settings, options, with_text_hashes, look)
-    announce_run(run_dir)
-    return 0 if no_run else run_in_foreground(run_dir)
+    with EarlyStop() as early:
+        run_dir = created_from(target, directory, settings, options, early.held_after(with_text_hashes), look)
+        announce_run(run_dir)
+        if no_run:
+            return 0
+        early.end_with(run_dir)
+        return run_in_foreground(run_dir)
 
 
 def init(target: str | None, directory: str | None, settings: tuple[str, ...], **options: Any) -> int:
@@ -301,18 +268,21 @@ def run(run_directory: Path, force: bool, settings: tuple[str, ...], **options: 
     site_changes = only_site_settings(settings)
     run_dir = open_run_dir(run_directory)
     run_dir.require_usable()
-    with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
-        manifest = load_manifest(run_dir.run_toml)
-        require_same_run(run_dir, manifest)
-        given = named_paths(options["data"])
-        require_names(manifest, given)
-        changes = with_known_texts(site_tables(options, site_changes, given), given, run_dir.site_toml)
-        site = in_force(with_changes(run_dir, changes))
-        require_there(manifest, site)
-        check(manifest, site, run_dir.path, is_started=True, is_forced=force)
-        keep(run_dir, changes)
-        announce_run(run_dir)
-    return run_in_foreground(run_dir)
+    with EarlyStop() as early:
+        with run_dir.locked():  # refuses at once if another daemon holds it, before a join line is printed
+            manifest = load_manifest(run_dir.run_toml)
+            require_same_run(run_dir, manifest)
+            given = named_paths(options["data"])
+            require_names(manifest, given)
+            changes = with_known_texts(site_tables(options, site_changes, given), given, run_dir.site_toml)
+            site = in_force(with_changes(run_dir, changes))
+            require_there(manifest, site)
+            check(manifest, site, run_dir.path, is_started=True, is_forced=force)
+            early.hold()
+            keep(run_dir, changes)
+            announce_run(run_dir)
+        early.end_with(run_dir)
+        return run_in_foreground(run_dir)
 
 
 def with_known_texts(tables: Sections, given: Mapping[str, str], site_toml: Path) -> Sections:

@@ -13,7 +13,6 @@ from dilocoxd.cli.commands import (
     announce_run,
     check,
     only_site_settings,
-    run_in_foreground,
     with_changes,
     with_known_texts,
 )
@@ -27,6 +26,7 @@ from dilocoxd.cli.model.first_state import joined_first_state
 from dilocoxd.cli.model.tokenizer import joined_tokenizer
 from dilocoxd.cli.overrides import Sections, site_tables
 from dilocoxd.cli.run_dir.admission import first_authorities
+from dilocoxd.cli.run_dir.foreground import EarlyStop, run_in_foreground
 from dilocoxd.cli.shell.step_announcer import StepAnnouncer
 from dilocoxd.cli.shell.telling import tell
 from dilocoxd.config.addresses import DEFAULT_PORT, read_address
@@ -41,20 +41,31 @@ from dilocoxd.store.rundir import RunDir, check_new_run_dir, create_run_dir, ope
 from dilocoxd.wire.admission import OBSERVE
 
 
-def join(
-    addresses: tuple[str, ...],
-    timeout_s: float,
-    init_from: str | None,
-    no_run: bool,
-    yes: bool,
-    directory: str | None,
-    **options: Any,
-) -> int:
+def join(addresses: tuple[str, ...], no_run: bool, **options: Any) -> int:
     """Exit code of `dilocoxd join` (cli/declared/joining.py). Raises ConfigError."""
     if not addresses:
         return show_local_runs()
-    is_forced = options.pop("force")
-    target = read_target(addresses)
+    with EarlyStop() as early:
+        run_dir = joined(read_target(addresses), early, no_run=no_run, **options)
+        announce_run(run_dir)
+        if no_run:
+            return 0
+        early.end_with(run_dir)
+        return run_in_foreground(run_dir)
+
+
+def joined(
+    target: Target,
+    early: EarlyStop,
+    *,
+    timeout_s: float,
+    init_from: str | None,
+    no_run: bool,
+    directory: str | None,
+    **options: Any,
+) -> RunDir:
+    """The run directory of what is joined, before which `early` holds signals. Raises ConfigError."""
+    is_forced, is_asked = options.pop("force"), not options.pop("yes")
     given = named_paths(options["data"])
     tables = site_tables(options, only_site_settings(options.pop("settings")), given)
     if directory is not None and not (Path(directory) / "run.toml").exists():
@@ -70,7 +81,7 @@ def join(
         def look(site: SiteConfig) -> GivenText:
             text = given_text(manifest, site)
             if who.directory is None:
-                show_and_ask(manifest, site, who, is_asked=not yes)
+                show_and_ask(manifest, site, who, is_asked=is_asked)
             return text
 
         tables = _with_base(with_known_texts(tables, given, near / "site.toml"), manifest, own_files)
@@ -89,9 +100,7 @@ def join(
                 tokenizer.publish(run_dir)
                 first.publish(run_dir, manifest)
 
-            run_dir = joined_run_dir(manifest, tables, directory, bring, who, complete)
-    announce_run(run_dir)
-    return 0 if no_run else run_in_foreground(run_dir)
+            return joined_run_dir(manifest, tables, directory, early.held_after(bring), who, complete)
 
 
 def checked_site(manifest: Manifest, tables: Sections, near: Path, *, is_started: bool, is_forced: bool) -> SiteConfig:

@@ -25,12 +25,14 @@ def tell(text: str, indent: int = INDENT) -> None:
 
 def say(text: str, command: str = "") -> None:
     """Print `text` on stdout, and behind it `command`: whole, so that it can be copied, below where it has no room."""
+    for line in lines_of(text, command):
+        click.echo(line)
+
+
+def lines_of(text: str, command: str) -> list[str]:
+    """What `say` prints."""
     columns = width(is_wide=False)
     line = f"{text} {command}" if command else text
     if columns is None or len(line) <= columns:
-        click.echo(line)
-        return
-    for part in wrapped(text.rstrip(), columns, INDENT):
-        click.echo(part)
-    if command:
-        click.echo(f"{' ' * INDENT}{command}")
+        return [line]
+    return [*wrapped(text.rstrip(), columns, INDENT), *([f"{' ' * INDENT}{command}"] if command else [])]

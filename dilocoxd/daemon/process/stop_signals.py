@@ -49,8 +49,9 @@ class StopSignals:
         self._loop = asyncio.get_running_loop()
         self._read_end, self._write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(self._write_end, False)
-        self._handlers = {number: signal.signal(number, _leave_it_to_the_thread) for number in heard()}
+        # The pipe before the handlers: a signal between the two would be taken, and told to nobody.
         self._old_wakeup = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._handlers = {number: signal.signal(number, _leave_it_to_the_thread) for number in heard()}
         self._thread = threading.Thread(target=self._read, name="signals", daemon=True)
         self._thread.start()
         return self

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dilocoxd.cli.commands import last_line
+from dilocoxd.cli.run_dir.foreground import last_line
 from dilocoxd.config.manifest import load_manifest
 from dilocoxd.store.rundir import open_run_dir
 from dilocoxd.store.snapshots import ANCHOR_NAME, list_rounds

@@ -18,10 +18,10 @@ import click
 import pytest
 
 from dilocoxd.answers.words import wrapped
-from dilocoxd.cli.commands import last_line
 from dilocoxd.cli.joining import join
 from dilocoxd.cli.joining.newcomer import Newcomer
 from dilocoxd.cli.main import cli, main
+from dilocoxd.cli.run_dir.foreground import last_line
 from dilocoxd.cli.shell.telling import say, tell
 from dilocoxd.config.site import SiteConfig
 from dilocoxd.store.rundir import open_run_dir
