@@ -5,8 +5,10 @@ manifest. Each has its own time-out; all addresses are tried at once; rounds of 
 """
 
 import asyncio
+import contextlib
 import socket
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +18,12 @@ from typing import Final, TypeVar
 from dilocoxd.config.addresses import read_address
 from dilocoxd.config.loading import FILE_BYTES_MAX
 from dilocoxd.config.manifest import Manifest, manifest_from_canonical
-from dilocoxd.errors import ConfigError, DilocoxdError, PeerError, WireError
+from dilocoxd.errors import ConfigError, PeerError, WireError
 from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.discovery.asking import run_asking
 from dilocoxd.swarm.discovery.hello import Introduction, introduce
 from dilocoxd.swarm.discovery.identity import create, load
+from dilocoxd.swarm.discovery.join_failures import NAME_REMEDY, OTHER_PEER, UNKNOWN_NAME, JoinError, StageFailure
 from dilocoxd.swarm.p2pd.addresses import Address, parse_address
 from dilocoxd.swarm.p2pd.node import Node
 from dilocoxd.swarm.p2pd.settings import NodeSettings
@@ -40,10 +43,10 @@ HELLO_TIMEOUT_S: Final = 10.0
 CLOCK_SKEW_MAX_S: Final = 60.0
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 10.0
+NAMES_MAX_S: Final = 30.0
+"""So long where no name is known and no name server answers, whatever the time-out: there is nobody to wait for."""
 OTHER_PROTOCOL_SIGNS: Final = ("did not have trailing newline", "message was too large")
 """In p2pd's words: what answered is no libp2p. Who merely closes may be a port forward to a site that starts."""
-UNKNOWN_NAME: Final = "unknown_name"
-OTHER_PEER: Final = "other_peer"
 NAMELESS: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
 """What a name server says of a name that does not exist; it says other things when it cannot be asked."""
 NOT_LISTED: Final = "not_allowed"
@@ -73,34 +76,6 @@ class NotListed(ConfigError):
     """Whom we asked lets in nobody but those that it lists, and us not."""
 
 
-class StageFailure(PeerError):
-    """Where joining over one address stopped, and why."""
-
-    def __init__(self, address: Address, stage: str, reason: str, *, is_final: bool = False, code: str = "") -> None:
-        super().__init__(f"{address.text}: {stage}: {reason}")
-        self.address = address
-        self.stage = stage
-        self.reason = reason
-        self.code = code
-        """Of the refusal, if it was one."""
-        self.is_final = is_final
-        """Trying again cannot help: another run or version, a wrong clock."""
-
-    @property
-    def is_in_vain(self) -> bool:
-        """Trying again within a minute cannot help; a name may be made, or another key be brought, tomorrow."""
-        return self.is_final or self.code in (UNKNOWN_NAME, OTHER_PEER)
-
-
-class JoinError(DilocoxdError):
-    """No address led to a peer; the text lists each with its last failure."""
-
-    def __init__(self, failures: Sequence[StageFailure], waited_s: float) -> None:
-        tried = "".join(f"\n  {failure}" for failure in failures)
-        super().__init__(f"no peer could be reached within {waited_s:.0f} s; tried:{tried}")
-        self.failures = tuple(failures)
-
-
 @dataclass(frozen=True, slots=True)
 class Contact:
     """A peer that answered our hello, and where."""
@@ -116,14 +91,44 @@ async def _resolve(address: Address) -> list[str]:
         return [address.host]
     try:
         async with asyncio.timeout(RESOLVE_TIMEOUT_S):
-            found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            return await _asked_of_resolver(address.host, address.port)
     except TimeoutError:
         raise StageFailure(address, "resolve", f"no answer from DNS for {address.host!r}") from None
     except (OSError, UnicodeError) as error:
         code = UNKNOWN_NAME if isinstance(error, UnicodeError) or error.errno in NAMELESS else ""
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise StageFailure(address, "resolve", f"the name {address.host!r} is not known ({why})", code=code) from error
-    return list(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+async def _asked_of_resolver(host: str, port: int) -> list[str]:
+    """The IPs of a name. Raises OSError, UnicodeError.
+
+    In a thread that nobody waits for: a loop waits at its end for what it has asked itself, and a resolver whose name
+    servers are all silent takes a minute.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str] | OSError | UnicodeError) -> None:
+        if answer.done():
+            return
+        if isinstance(found, list):
+            answer.set_result(found)
+        else:
+            answer.set_exception(found)
+
+    def ask() -> None:
+        found: list[str] | OSError | UnicodeError
+        try:
+            items = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            found = list(dict.fromkeys(str(item[4][0]) for item in items))
+        except (OSError, UnicodeError) as error:
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants to know any more
+            loop.call_soon_threadsafe(settle, found)
+
+    threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
+    return await answer
 
 
 async def _connect_tcp(address: Address, ips: list[str]) -> str:
@@ -188,24 +193,30 @@ async def reach(node: Node, gate: StreamGate, address: Address, *, record: bytes
 async def reach_any(
     node: Node, gate: StreamGate, addresses: Sequence[Address], *, timeout_s: float, tell: Callable[[str], None]
 ) -> Contact:
-    """The first peer that answers; failures are told as they happen. Raises JoinError when the time is up.
+    """The first peer that answers; failures before the last are told. Raises JoinError when the time is up.
 
     Somebody waits who can correct a name that does not exist: it is not asked for again, as a service would.
     """
     started = time.monotonic()
     failures: dict[str, StageFailure] = {}
+    told: dict[str, str] = {}
     pause_s = RETRY_FIRST_S
     while True:
         todo = [a for a in addresses if not (a.text in failures and failures[a.text].is_in_vain)]
-        left_s = timeout_s - (time.monotonic() - started)
-        contact = await _first_contact(node, gate, todo, failures, tell) if left_s > 0 else None
+        contact = await _first_contact(node, gate, todo, failures)
         if contact is not None:
             return contact
-        left_s = timeout_s - (time.monotonic() - started)
-        if left_s <= pause_s or all(failure.is_in_vain for failure in failures.values()):
-            listed = [failures[a.text] for a in addresses if a.text in failures]
-            raise JoinError(listed, time.monotonic() - started)
-        await asyncio.sleep(pause_s)
+        listed = [failures[a.text] for a in addresses if a.text in failures]
+        waited_s = time.monotonic() - started
+        is_nameless = all(one.stage == "resolve" for one in listed)
+        left_s = (min(timeout_s, NAMES_MAX_S) if is_nameless else timeout_s) - waited_s
+        if left_s <= RETRY_FIRST_S or all(failure.is_in_vain for failure in listed):
+            raise JoinError(listed, waited_s)
+        for failure in listed:
+            if told.get(failure.address.text) != str(failure):
+                told[failure.address.text] = str(failure)
+                tell(failure.told if failure.is_in_vain else f"{failure.told}; trying again")
+        await asyncio.sleep(min(pause_s, left_s - RETRY_FIRST_S))
         pause_s = min(RETRY_MAX_S, 2 * pause_s)
 
 
@@ -214,7 +225,6 @@ async def _first_contact(
     gate: StreamGate,
     addresses: Sequence[Address],
     failures: dict[str, StageFailure],
-    tell: Callable[[str], None],
 ) -> Contact | None:
     """All addresses at once; the first that answers ends the others."""
     contacts: list[Contact] = []
@@ -224,8 +234,6 @@ async def _first_contact(
         try:
             contacts.append(await reach(node, gate, address))
         except StageFailure as failure:
-            if str(failures.get(address.text)) != str(failure):
-                tell(str(failure))
             failures[address.text] = failure
             return
         for task in tasks:
@@ -278,7 +286,7 @@ def _require_a_name(error: JoinError) -> None:
     """Raise ConfigError if all that was given are names that do not exist."""
     if all(one.code == UNKNOWN_NAME for one in error.failures):
         unknown = "; ".join(dict.fromkeys(one.reason for one in error.failures))
-        raise ConfigError(f"{unknown}; check how it is written, or give the site's IP address in its place") from error
+        raise ConfigError(f"{unknown}; {NAME_REMEDY}") from error
 
 
 async def find_manifest(access: Access) -> Manifest:
@@ -295,9 +303,9 @@ async def _fetch_manifest_from(gate: StreamGate, contact: Contact, addresses: Se
     try:
         data = await FetchClient(gate).fetch_bytes(contact.peer, "manifest", bytes_max=FILE_BYTES_MAX)
     except Refused as error:
-        raise JoinError([StageFailure(address, "manifest", error.detail, code=error.code)], 0.0) from error
+        raise JoinError([StageFailure(address, "manifest", error.detail, code=error.code)]) from error
     except (PeerError, WireError) as error:
-        raise JoinError([StageFailure(address, "manifest", str(error))], 0.0) from error
+        raise JoinError([StageFailure(address, "manifest", f"sends no manifest: {error}")]) from error
     manifest = manifest_from_canonical(data, source=address.text)
     if manifest.run_id != contact.introduction.run_id:
         raise ConfigError(
@@ -319,7 +327,7 @@ def fetch_authorities(access: Access, run_id: RunId) -> list[AuthorityChange]:
             return unpack_changes(data)
         except (PeerError, WireError) as error:
             address = access.parsed()[0]
-            raise JoinError([StageFailure(address, "authorities", str(error))], 0.0) from error
+            raise JoinError([StageFailure(address, "authorities", f"sends no authorities: {error}")]) from error
 
     return run_asking(ask_peer(access, question, run_id=run_id))
 

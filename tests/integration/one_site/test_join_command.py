@@ -35,7 +35,10 @@ def assert_clean_failure(done: subprocess.CompletedProcess[str], folder: Path, *
 def test_closed_port_is_named_with_its_address(tmp_path: Path) -> None:
     port = free_port()
     done = join(tmp_path, f"/ip4/127.0.0.1/tcp/{port}/p2p/{PEER}")
-    assert_clean_failure(done, tmp_path, f"127.0.0.1 port {port} is closed", "connect")
+    assert_clean_failure(done, tmp_path, f"127.0.0.1 port {port} is closed", "`dilocoxd status` on that machine")
+    assert PEER not in done.stderr
+    said = done.stderr.partition("no site of the run was reached (tried for ")[2]
+    assert int(said.partition(" s)")[0]) >= 1, "as long as it was"
 
 
 def test_something_else_on_the_port_is_told_apart(tmp_path: Path) -> None:
@@ -58,7 +61,7 @@ def test_something_else_on_the_port_is_told_apart(tmp_path: Path) -> None:
         finally:
             server.shutdown(socket.SHUT_RDWR)
             thread.join()
-    assert_clean_failure(done, tmp_path, "handshake", "no dilocoxd")
+    assert_clean_failure(done, tmp_path, f"127.0.0.1 port {port}: something accepts", "no dilocoxd")
     assert "negotiate" not in done.stderr and "[/ip4" not in done.stderr, "libp2p's own words"
 
 

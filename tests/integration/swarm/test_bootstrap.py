@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -103,13 +104,38 @@ async def test_manifest_is_found_through_a_list_with_one_good_address(
     assert len(told) <= 1
 
 
-async def test_error_lists_every_address_that_was_tried(tmp_path: Path) -> None:
+async def test_error_names_every_address_that_was_tried_once(tmp_path: Path) -> None:
+    lines: list[str] = []
     async with tcp_server(b"HTTP/1.1 400 Bad Request\r\n\r\n") as web:
-        addresses = [f"127.0.0.1:{free_port()}", f"127.0.0.1:{web}", "no-such-host.invalid:1"]
+        closed = free_port()
+        addresses = [f"127.0.0.1:{closed}", f"127.0.0.1:{web}", "no-such-host.invalid:1"]
         with pytest.raises(JoinError) as failed:
-            await find_manifest(Access(tuple(addresses), 3, lambda line: None))
-    for text in addresses:
-        assert f"\n  {text}: " in str(failed.value)
+            await find_manifest(Access(tuple(addresses), 3, lines.append))
+    head, *told, of_closed, of_name = str(failed.value).splitlines()
+    assert re.fullmatch(r"no site of the run was reached \(tried (once|for [0-9]+ s)\):", head)
+    starts = (
+        f"  127.0.0.1 port {closed} is",
+        f"  127.0.0.1 port {web}: something",
+        "  the name 'no-such-host.invalid' is",
+    )
+    assert len(told) == len(starts) and all(map(str.startswith, told, starts)), told
+    assert "how it is written" in of_name and "`dilocoxd status` on that machine" in of_closed
+    assert len(lines) <= len(addresses), "each is told once while it is tried again"
+
+
+async def test_another_site_at_the_address_is_told_at_once_with_what_to_do(tmp_path: Path) -> None:
+    """It read `no peer could be reached within 0 s`, on a machine that a site had answered."""
+    lines: list[str] = []
+    async with sites(tmp_path, 1) as (a,):
+        port = (await a.node.addresses())[0].split("/")[4]
+        with pytest.raises(JoinError) as failed:
+            await find_manifest(Access((f"/ip4/127.0.0.1/tcp/{port}/p2p/{fresh_peer_id()}",), 60, lines.append))
+    assert str(failed.value).partition(" (tried")[0] == "no site of the run was reached"
+    assert str(failed.value).partition("): ")[2] == (
+        f"127.0.0.1 port {port}: another peer answers there: {a.peer_id}; the link is old, or its address belongs to"
+        " another site by now: have `dilocoxd invite RUN_DIR` print a link of now on the machine that you want to join"
+    )
+    assert lines == []
 
 
 @pytest.mark.parametrize("is_web", [True, False])
