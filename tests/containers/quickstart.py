@@ -7,7 +7,7 @@ from tests.harness.running.sites import ROOT
 
 BLOCK = re.compile(r"^<!-- run: (?P<where>[a-z ]+) -->\n```sh\n(?P<script>.*?)^```$", re.M | re.S)
 ANY_BLOCK = re.compile(r"^```sh$", re.M)
-PLACEHOLDER = "/ip4/203.0.113.7/tcp/31337/p2p/QmYourFirstPeer"
+PLACEHOLDER = "/ip4/203.0.113.7/tcp/31337/p2p/QmYourFirstPeer.../run/6b1f.../at/0/91d2.../key/aumLFs2H..."
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ END = re.compile(r"\s#|\s[|&><;]|;")
 MADE = "COMMAND [ARGS]"
 """Of docs/commands.md, which is made from the commands themselves."""
 FEWEST = 250
+JOINED = re.compile(r"dilocoxd(?:-admin)? join (/ip4/\S+)")
 
 
 def commands_of(page: Path) -> Iterator[str]:
@@ -52,3 +53,10 @@ def test_a_command_that_cannot_be_typed_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("See `dilocoxd log --json`.\n```\n$ dilocoxd satus run  # no such word\ndilocoxd status run\n```\n")
     assert [one.partition(":")[0].strip() for one in wrong_in(page)] == ["log --json", "satus run"]
+
+
+def test_join_lines_that_are_pasted_show_the_invite() -> None:
+    """A page joined by a bare peer id, while the next one said that who has no invite gets nothing."""
+    told = [(page.name, link) for page in PAGES for link in JOINED.findall(page.read_text(encoding="utf-8"))]
+    assert {"README.md", "quickstart.md", "two-machines.md"} <= {name for name, _ in told}
+    assert [one for one in told if "/key/" not in one[1]] == []
