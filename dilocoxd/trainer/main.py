@@ -219,7 +219,7 @@ def required_device(name: str) -> torch.device:
         return device
     on_cpu = "set parallel.device = 'cpu' with parallel.backend = 'gloo' in site.toml"
     text = f"parallel.device = 'cuda' wants {name} for this trainer, but torch {torch.__version__}"
-    if not torch.backends.cuda.is_built():
+    if not torch.backends.cuda.is_built():  # type: ignore[no-untyped-call]
         raise ConfigError(f"{text} is built without CUDA; install a CUDA build of torch, or {on_cpu}")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if device.index >= count:

@@ -14,8 +14,9 @@ from typing import Final
 
 from dilocoxd.errors import PeerError, WireError
 from dilocoxd.ids import PeerId
-from dilocoxd.swarm.discovery.bootstrap import Contact, StageFailure, reach
+from dilocoxd.swarm.discovery.bootstrap import Contact, reach
 from dilocoxd.swarm.discovery.hello import Introduction, introduce
+from dilocoxd.swarm.discovery.join_failures import StageFailure
 from dilocoxd.swarm.discovery.peers_file import PeersFile
 from dilocoxd.swarm.discovery.records import RecordBook
 from dilocoxd.swarm.p2pd.addresses import Address
