@@ -376,10 +376,10 @@ def test_gpu_that_is_not_there_is_reported_to_the_daemon_in_one_sentence(tmp_pat
     on_gpu = SiteConfig(parallel=ParallelSection(device="cuda", backend="nccl"))
     site = TrainerSite(tmp_path / "site", forks, site=on_gpu)
     try:
-        site.launch(LOCAL_RANK="4096")  # no machine has so many
+        site.launch(CUDA_VISIBLE_DEVICES="")  # where the machine of the tests has some
         failed = site.expect_failure()
         assert failed.kind == "config"
-        assert "parallel.device = 'cuda' wants cuda:4096" in failed.detail and "'cpu'" in failed.detail
+        assert "parallel.device = 'cuda' wants cuda:0" in failed.detail and "'cpu'" in failed.detail
     finally:
         site.close()
 
