@@ -23,7 +23,7 @@ from dilocoxd.ids import PeerId, RunId
 from dilocoxd.swarm.discovery.asking import run_asking
 from dilocoxd.swarm.discovery.hello import Introduction, introduce
 from dilocoxd.swarm.discovery.identity import create, load
-from dilocoxd.swarm.discovery.join_failures import NAME_REMEDY, OTHER_PEER, UNKNOWN_NAME, JoinError, StageFailure
+from dilocoxd.swarm.discovery.join_failures import OTHER_PEER, UNKNOWN_NAME, JoinError, StageFailure
 from dilocoxd.swarm.p2pd.addresses import Address, parse_address
 from dilocoxd.swarm.p2pd.node import Node
 from dilocoxd.swarm.p2pd.settings import NodeSettings
@@ -286,7 +286,7 @@ def _require_a_name(error: JoinError) -> None:
     """Raise ConfigError if all that was given are names that do not exist."""
     if all(one.code == UNKNOWN_NAME for one in error.failures):
         unknown = "; ".join(dict.fromkeys(one.reason for one in error.failures))
-        raise ConfigError(f"{unknown}; {NAME_REMEDY}") from error
+        raise ConfigError(f"{unknown}; check how it is written, or give the site's IP address in its place") from error
 
 
 async def find_manifest(access: Access) -> Manifest:
