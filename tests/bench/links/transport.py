@@ -13,6 +13,7 @@ from dilocoxd.swarm.streams.bulk import BulkReceiver, BulkSender
 from dilocoxd.swarm.streams.pieces import Region
 from dilocoxd.swarm.streams.streams import PROTOCOL_BULK
 from dilocoxd.wire.messages import SegmentHeader
+from tests.bench import end_when_told
 from tests.integration.swarm.sites import header_of, memory, sites
 
 
@@ -43,5 +44,6 @@ async def main(num_mib: int, lane_counts: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    end_when_told()
     numbers = [int(text) for text in sys.argv[1:]]
     uvloop.run(main(numbers[0] if numbers else 200, numbers[1:] or [1, 4, 4]))

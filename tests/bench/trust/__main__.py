@@ -21,6 +21,7 @@ from typing import Any
 from tests.adversary.crowd import hold_frames, throw_garbage
 from tests.adversary.judge import resident_mib
 from tests.adversary.programs.asking import asked
+from tests.bench import end_when_told
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites
 
@@ -91,4 +92,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_when_told()
     sys.exit(main())

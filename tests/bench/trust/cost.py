@@ -35,6 +35,7 @@ from dilocoxd.outer.clipping import ClipRule, record_bytes
 from dilocoxd.outer.passes import SegmentPass, reduce_pass, weigh_pass
 from dilocoxd.outer.rounding import mean_weights
 from dilocoxd.wire.layout import ParamSpec, make_layout
+from tests.bench import end_when_told
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 
@@ -217,4 +218,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    end_when_told()
     sys.exit(main())
