@@ -12,7 +12,7 @@ from dilocoxd.swarm.p2pd.addresses import Address
 UNKNOWN_NAME: Final = "unknown_name"
 OTHER_PEER: Final = "other_peer"
 
-NAME_REMEDY: Final = "check how it is written, or give the site's IP address in its place"
+_CHECK_NAME: Final = "check how it is written, or give the site's IP address in its place"
 _ASK_THERE: Final = (
     "see with `dilocoxd status` on that machine whether the site runs, and whether its TCP port is open and forwarded;"
     " `dilocoxd invite RUN_DIR` there prints a link of now"
@@ -21,7 +21,7 @@ _OLD_LINK: Final = (
     "the link is old, or its address belongs to another site by now: have `dilocoxd invite RUN_DIR` print a link of now"
     " on the machine that you want to join"
 )
-_OF_STAGES: Final = {"resolve": NAME_REMEDY, "connect": _ASK_THERE}
+_OF_STAGES: Final = {"resolve": _CHECK_NAME, "connect": _ASK_THERE}
 """The reasons of the other stages say themselves what to do, or that a site is there."""
 
 
