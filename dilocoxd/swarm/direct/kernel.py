@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from dilocoxd.machines.membership.hosts import LinkFacts
-from dilocoxd.swarm.direct.sockets import KEEP_ALIVE
+from dilocoxd.swarm.direct.sockets import CLOSED, KEEP_ALIVE
 
 _INFO: Final = struct.Struct("=8B24I")
 """struct tcp_info of linux/tcp.h, as far as it is read here."""
@@ -28,10 +28,6 @@ SEAL_BYTES: Final = 22
 """What a record adds."""
 MOVES_EVERY_S: Final = 0.5
 """So often somebody who waits asks whether what was written moves."""
-
-
-CLOSED: Final = (OSError, ValueError)
-"""What asyncio's sockets, and uvloop's, raise once they are closed."""
 
 
 class Options(Protocol):

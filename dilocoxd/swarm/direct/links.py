@@ -104,67 +104,62 @@ class DataLink:
         self.channel.abort()
 
 
-async def _shaken(sock: socket.socket, context: ssl.SSLContext, *, is_ours: bool) -> DataLink:
-    loop, channel = asyncio.get_running_loop(), Channel()
+async def accept_link(sock: socket.socket, context: ssl.SSLContext) -> DataLink:
+    """The connection that came by `sock`, which is closed if this fails. Raises PeerError."""
+    channel, transport = Channel(), None
     tune(sock)
-    if is_ours:
-        transport, _ = await loop.create_connection(
-            lambda: channel,
-            sock=sock,
-            ssl=context,
-            server_hostname="dilocoxd",
-            ssl_handshake_timeout=HANDSHAKE_S,
-            ssl_shutdown_timeout=SHUTDOWN_S,
-        )
-    else:
-        transport, _ = await loop.connect_accepted_socket(
+    try:
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
             lambda: channel,
             sock,
             ssl=context,
             ssl_handshake_timeout=HANDSHAKE_S,
             ssl_shutdown_timeout=SHUTDOWN_S,
         )
-    transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-    return DataLink(channel, transport.get_extra_info("ssl_object"), transport.get_extra_info("socket"))
-
-
-async def accept_link(sock: socket.socket, context: ssl.SSLContext) -> DataLink:
-    """The connection that came by `sock`, which is closed if this fails. Raises PeerError."""
-    link: DataLink | None = None
-    try:
-        link = await _shaken(sock, context, is_ours=False)
     except (OSError, TimeoutError) as error:
         raise PeerError(f"handshake failed ({_shown(error)})") from error
     finally:
-        if link is None:
-            _close(sock)
-    return link
+        if transport is None:
+            with contextlib.suppress(OSError):
+                sock.close()
+    return _link(channel, transport)
 
 
 async def open_link(ip: str, port: int, context: ssl.SSLContext, *, timeout_s: float) -> DataLink:
-    """A connection to whom the context believes. Raises PeerError."""
-    loop = asyncio.get_running_loop()
-    sock: socket.socket | None = None
-    link: DataLink | None = None
+    """A connection to whom the context believes. Raises PeerError.
+
+    The event loop makes the socket. One of ours would be closed twice where the other side resets the connection
+    before our first bytes (a process that was killed, or one that means it): uvloop ties a socket to its transport
+    only then, when the transport has closed the descriptor already, whose number is another's at the second time.
+    """
+    loop, channel = asyncio.get_running_loop(), Channel()
     try:
-        sock = socket.socket(socket_family(ip), socket.SOCK_STREAM)
-        sock.setblocking(False)
         async with asyncio.timeout(timeout_s):
-            await loop.sock_connect(sock, (ip, port))
-            link = await _shaken(sock, context, is_ours=True)
+            transport, _ = await loop.create_connection(
+                lambda: channel,
+                ip,
+                port,
+                family=socket_family(ip),
+                ssl=context,
+                server_hostname="dilocoxd",
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=SHUTDOWN_S,
+            )
     except TimeoutError:
         raise PeerError(f"{ip} port {port} does not answer") from None
     except (OSError, OverflowError) as error:
         raise PeerError(f"{ip} port {port}: {_shown(error)}") from error
-    finally:
-        if link is None and sock is not None:
-            _close(sock)
+    link = _link(channel, transport)
+    tune(transport.get_extra_info("socket"))
     return link
 
 
-def _close(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.close()
+def _link(channel: Channel, transport: asyncio.Transport) -> DataLink:
+    transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        raise PeerError("it was ended as soon as it was open")
+    return DataLink(channel, transport.get_extra_info("ssl_object"), sock)
 
 
 def _shown(error: BaseException) -> str:

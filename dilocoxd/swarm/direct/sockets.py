@@ -22,6 +22,8 @@ KEEP_ALIVE: Final = ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (sock
 it counts from the first loss that is not made good, whatever is acknowledged since, and ended connections of thin lines
 that moved all the time. Who waits for an answer gives up by what moves (kernel.py)."""
 BACKLOG: Final = 128
+CLOSED: Final = (OSError, ValueError)
+"""What asyncio's sockets, and uvloop's, raise once they are closed."""
 
 
 def tune(sock: socket.socket) -> None:
@@ -33,9 +35,9 @@ def tune(sock: socket.socket) -> None:
         *((socket.IPPROTO_TCP, option, value) for option, value in KEEP_ALIVE),
     ]
     for level, option, value in options:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(*CLOSED):
             sock.setsockopt(level, option, value)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(*CLOSED):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_CONTROL)
 
 

@@ -174,9 +174,14 @@ class SiteProcess:
         return self.process.wait(timeout_s)
 
     def describe(self) -> str:
-        """What a failed wait shows."""
-        tail = self.log_path.read_text(errors="replace")[-3000:] if self.log_path.exists() else ""
-        return f"--- {self.name}: {json.dumps(self.status())[:1500]}\n{tail}"
+        """What a failed wait shows. Of an end by a signal the first words say which, and perhaps why; the stacks of all
+        threads, which follow, are long."""
+        said = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        at = said.rfind("Fatal Python error")
+        fatal = said[max(0, at - 500) : at + 1500] + "\n...\n" if at >= 0 else ""
+        status = None if self.process is None else self.process.poll()
+        ended = "" if status is None else f" ended with {status}"
+        return f"--- {self.name}{ended}: {json.dumps(self.status())[:1500]}\n{fatal}{said[-3000:]}"
 
     def wait_height(self, height: int, timeout_s: float) -> dict[str, Any]:
         """Status once the site has at least this height."""
