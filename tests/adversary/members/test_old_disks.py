@@ -14,6 +14,7 @@ from tests.harness.running.openings import founder
 from tests.harness.running.run_directories import OPEN, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of
+from tests.harness.running.training import log_of
 from tests.remedies.test_findings import invoke
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
@@ -37,9 +38,9 @@ def watch(watcher: SiteProcess, site: SiteProcess) -> None:
     watcher.wait_height(site.state()["height"], PATIENCE_S)
 
 
-def go_on_alone(site: SiteProcess, watcher: SiteProcess, entries: int) -> None:
-    """Start it while nobody can be reached, so that each entry takes one attempt; the watcher takes them then."""
-    height = watcher.state()["height"] + entries
+def go_on_alone(site: SiteProcess, watcher: SiteProcess, height: int) -> None:
+    """Start it while nobody can be reached, so that each entry takes one attempt; the watcher takes them then, up to
+    this height."""
     watcher.signal_tree(signal.SIGSTOP)
     start(site, SLOW_S)
     site.wait_height(height, PATIENCE_S)
@@ -48,10 +49,11 @@ def go_on_alone(site: SiteProcess, watcher: SiteProcess, entries: int) -> None:
 
 
 def lose(site: SiteProcess, watcher: SiteProcess, backup: Path) -> None:
-    """Copy its disk while it is stopped, let it make entries that the watcher has, and put the copy back."""
+    """Copy its disk while it is stopped, let it make entries that the watcher has, and put the copy back. What is lost
+    counts from the copy's end: the watcher may be behind when the site stops."""
     assert site.stop() == 0
     shutil.copytree(site.run_dir, backup)
-    go_on_alone(site, watcher, LOST)
+    go_on_alone(site, watcher, log_of(site).height + LOST)
     site.kill_tree()
     shutil.rmtree(site.run_dir)
     backup.rename(site.run_dir)
@@ -60,7 +62,7 @@ def lose(site: SiteProcess, watcher: SiteProcess, backup: Path) -> None:
 def fork(site: SiteProcess, watcher: SiteProcess, backup: Path) -> None:
     """Its disk is put back while nobody can be reached, and it has the better branch when the watcher can."""
     lose(site, watcher, backup)
-    go_on_alone(site, watcher, AHEAD)
+    go_on_alone(site, watcher, watcher.state()["height"] + AHEAD)
     assert_same_bits(site, watcher, timeout_s=PATIENCE_S)
     assert events_of(watcher, "fork.resolved"), "it has left what was lost"
 
