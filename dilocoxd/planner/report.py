@@ -14,13 +14,7 @@ from dilocoxd.planner.quantities import in_decimal, in_seconds
 
 def lines(manifest: Manifest, place: Deployment, plan: Plan, processors: str) -> list[tuple[str, str]]:
     """(name, text) of each fact, most asked for first. `processors`: those that a computed step is of, in words."""
-    weight, exchange, pace, strategy = plan.footprint, plan.exchange, plan.pace, manifest.strategy
-    parts = (
-        f"link {in_seconds(exchange.transfer_s)}, round trips {in_seconds(exchange.latency_s)}, encode"
-        f" {in_seconds(exchange.encode_s)}, reduce {in_seconds(exchange.reduce_s)}, decode"
-        f" {in_seconds(exchange.decode_s)}, votes {in_seconds(exchange.vote_s)}, fixed {in_seconds(exchange.fixed_s)},"
-        f" of all this {in_seconds(exchange.hidden_s)} at the same time"
-    )
+    weight, pace, strategy, num_sites = plan.footprint, plan.pace, manifest.strategy, place.shape.num_sites
     extended = f", extended to {pace.steps} steps" if pace.steps > strategy.inner_steps else ""
     computed = "" if place.compute.step_s else f" (computed for {processors}; give --step-time)"
     where = "the whole site"
@@ -35,16 +29,12 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan, processors: str) ->
         ("model", f"{weight.parameters:,} parameters in {weight.num_segments} segments"),
         ("strategy", f"{strategy.codec}, {strategy.transform}, delay {strategy.delay}, H = {strategy.inner_steps}"),
         ("payload", f"{in_decimal(weight.payload_bytes, 'B')}, {_ratio(4 * weight.parameters, weight.payload_bytes)}"),
-        ("exchange", f"{in_seconds(exchange.total_s)}: {parts}"),
+        ("exchange", _exchange(plan) if num_sites > 1 else "none: a site alone has nobody to exchange with"),
         ("inner step", f"{in_seconds(plan.step_s)}{computed}"),
         ("round", f"{in_seconds(pace.round_s)}{extended}; tau/H = {pace.staleness:.2f}"),
         ("trainers", f"{pace.utilisation:.1%} busy, idle {in_seconds(pace.idle_s)} of each round"),
-        ("speed", f"{in_decimal(plan.tokens_per_s, 'tokens')}/s, {_together(place.shape.num_sites)}"),
-        (
-            "traffic",
-            f"{in_decimal(plan.bytes_per_hour, 'B')} an hour, {in_decimal(plan.bytes_per_day, 'B')} a day, each way;"
-            f" {plan.bytes_saved:,.0f} times fewer bytes than fp32 gradients after each step",
-        ),
+        ("speed", f"{in_decimal(plan.tokens_per_s, 'tokens')}/s, {_together(num_sites)}"),
+        ("traffic", _traffic(plan) if num_sites > 1 else "none"),
         (
             "memory",
             f"trainers {in_decimal(weight.trainer_bytes, 'B')} ({where}), outer worker"
@@ -59,6 +49,24 @@ def lines(manifest: Manifest, place: Deployment, plan: Plan, processors: str) ->
         ("disk", in_decimal(weight.disk_bytes, "B")),
         ("loss", f"about +{plan.loss_gap_percent:.1f}% against all-reduce after every step; {LIMITS}"),
     ]
+
+
+def _exchange(plan: Plan) -> str:
+    exchange = plan.exchange
+    return (
+        f"{in_seconds(exchange.total_s)}: link {in_seconds(exchange.transfer_s)}, round trips"
+        f" {in_seconds(exchange.latency_s)}, encode {in_seconds(exchange.encode_s)}, reduce"
+        f" {in_seconds(exchange.reduce_s)}, decode {in_seconds(exchange.decode_s)}, votes"
+        f" {in_seconds(exchange.vote_s)}, fixed {in_seconds(exchange.fixed_s)}, of all this"
+        f" {in_seconds(exchange.hidden_s)} at the same time"
+    )
+
+
+def _traffic(plan: Plan) -> str:
+    return (
+        f"{in_decimal(plan.bytes_per_hour, 'B')} an hour, {in_decimal(plan.bytes_per_day, 'B')} a day, each way;"
+        f" {plan.bytes_saved:,.0f} times fewer bytes than fp32 gradients after each step"
+    )
 
 
 def advice_lines(advice: Sequence[Advice], plan: Plan) -> list[str]:

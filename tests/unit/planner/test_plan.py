@@ -253,6 +253,15 @@ def test_command_names_every_part() -> None:
     assert "nobody has shown that it holds for your model" in done.output
 
 
+def test_a_site_alone_exchanges_nothing() -> None:
+    """Nine times `0 ms` were its exchange, and bytes were saved of none."""
+    done = invoke("small", "--link", "100M", "--sites", "1", "--gpus", "8xA100")
+    said = {line.split()[0]: line for line in done.output.splitlines()}
+    assert said["exchange"].split(maxsplit=1)[1] == "none: a site alone has nobody to exchange with"
+    assert said["traffic"].split() == ["traffic", "none"]
+    assert "of a site alone" in said["speed"]
+
+
 def test_command_plans_a_site_of_many_machines() -> None:
     """One file with the cut of site.toml: what a GPU, a node and an outer part have to do."""
     cut = ("pipeline=4", "shard=2", "activation_checkpointing=block")
