@@ -2,14 +2,18 @@
 
 import ipaddress
 import re
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
 import base58
 
+from dilocoxd.ids import PeerId
+
 _FIXED: Final = {4: ("ip4", 4), 6: ("tcp", 2), 41: ("ip6", 16)}
 _SIZED: Final = {53: "dns", 54: "dns4", 55: "dns6", 421: "p2p"}
 _CIRCUIT: Final = 290
+NETWORKS_KEPT: Final = 4096
 _DIRECT: Final = re.compile(r"/ip[46]/([^/]+)/tcp/[0-9]+")
 
 
@@ -67,3 +71,21 @@ def _varint(data: bytes) -> tuple[int, bytes]:
         if byte < 0x80:
             return number, data[place + 1 :]
     return number, b""
+
+
+class Networks:
+    """The network that each peer's newest stream came from, of the newest NETWORKS_KEPT peers."""
+
+    def __init__(self) -> None:
+        self._networks: OrderedDict[PeerId, str] = OrderedDict()
+
+    def note(self, peer: PeerId, network: str) -> None:
+        """A stream of `peer` came from there."""
+        self._networks[peer] = network
+        self._networks.move_to_end(peer)
+        while len(self._networks) > NETWORKS_KEPT:
+            self._networks.popitem(last=False)
+
+    def of(self, peer: PeerId) -> str:
+        """Empty: through a relay, or none."""
+        return self._networks.get(peer, "")

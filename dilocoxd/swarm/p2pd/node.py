@@ -19,7 +19,6 @@ import os
 import re
 import tempfile
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +28,7 @@ from dilocoxd.ids import PEER_ID_FORM, PeerId
 from dilocoxd.ipc.socket_folder import PREFIX, has_room, short_parent
 from dilocoxd.swarm.p2pd.addresses import circuit_through, multiaddr_bytes
 from dilocoxd.swarm.p2pd.binary import check_binary
-from dilocoxd.swarm.p2pd.connections import ip_of
+from dilocoxd.swarm.p2pd.connections import Networks, ip_of
 from dilocoxd.swarm.p2pd.fence import DhtFence
 from dilocoxd.swarm.p2pd.hints import HintCheck, OnlyOurRecords, create_dht
 from dilocoxd.swarm.p2pd.peer_ids import fresh_peer_id, id_bytes
@@ -37,6 +36,7 @@ from dilocoxd.swarm.p2pd.process import P2pdChanges, fenced, hear_failures, p2pd
 from dilocoxd.swarm.p2pd.relays import HOP_PROTOCOL, deny
 from dilocoxd.swarm.p2pd.settings import NodeSettings, hold_ports
 from dilocoxd.swarm.p2pd.slim_import import import_slim
+from dilocoxd.swarm.p2pd.unread import UnreadStreams
 from dilocoxd.swarm.streams.room import network_of
 
 import_slim()
@@ -50,7 +50,6 @@ from hivemind.proto import p2pd_pb2  # noqa: E402
 SOCKET_NAME_BYTES: Final = len("p2pclient-") + 11 + len(".sock")
 BACKOFF_POLL_S: Final = 1.0
 START_SLACK_S: Final = 5.0
-NETWORKS_KEPT: Final = 4096
 _REMOTE_KEY: Final = re.compile(rf"remote key matches ({PEER_ID_FORM})")
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -68,7 +67,8 @@ class Node:
         self._listen: tuple[str, ...] = ()
         self._handlers: dict[str, StreamHandler] = {}
         self._serving: set[asyncio.Task[Any]] = set()
-        self._networks: OrderedDict[PeerId, str] = OrderedDict()
+        self._networks = Networks()
+        self._unread = UnreadStreams()
         self._p2p: Any = None
         self._dht: Any = None
         self._temporary_dir: tempfile.TemporaryDirectory[str] | None = None
@@ -194,7 +194,8 @@ class Node:
             assert task is not None
             self._serving.add(task)
             peer = PeerId(info.peer_id.to_base58())
-            self._note_network(peer, network_of(ip_of(info.addr.to_bytes())))
+            self._networks.note(peer, network_of(ip_of(info.addr.to_bytes())))
+            self._unread.note(peer, writer)
             try:
                 await self._handlers[protocol](peer, reader, writer)
             except asyncio.CancelledError:
@@ -206,15 +207,9 @@ class Node:
         async with asyncio.timeout(10):
             await self._p2p.add_binary_stream_handler(protocol, serve)
 
-    def _note_network(self, peer: PeerId, network: str) -> None:
-        self._networks[peer] = network
-        self._networks.move_to_end(peer)
-        while len(self._networks) > NETWORKS_KEPT:
-            self._networks.popitem(last=False)
-
     def network(self, peer: PeerId) -> str:
         """The network that the peer's newest stream came from (room.network_of); empty: through a relay, or none."""
-        return self._networks.get(peer, "")
+        return self._networks.of(peer)
 
     async def _ask_p2pd(self, request: Any, what: str, timeout_s: float) -> tuple[Any, Stream]:
         """p2pd's answer on a control connection of its own; on any failure the connection is closed."""
@@ -248,8 +243,14 @@ class Node:
                 peer=id_bytes(peer), proto=[protocol], timeout=max(1, round(timeout_s))
             ),
         )
-        _, stream = await self._ask_p2pd(request, f"open {protocol} to {peer}", timeout_s)
-        return stream
+        _, (reader, writer) = await self._ask_p2pd(request, f"open {protocol} to {peer}", timeout_s)
+        self._unread.note(peer, writer)
+        return reader, writer
+
+    async def end_unread(self) -> None:
+        """End what was closed here and is never read there; call it every few seconds. Raises PeerError."""
+        for peer in self._unread.look():
+            await self.disconnect(peer)
 
     async def connect(self, peer: PeerId, addresses: list[str], *, timeout_s: float = 15.0) -> None:
         """Have a connection to `peer`, dialling these addresses (no /p2p/ part needed). Raises PeerError.
@@ -262,11 +263,7 @@ class Node:
                 dial.append(multiaddr_bytes(address.removesuffix(f"/p2p/{peer}")))
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
-            connect=p2pd_pb2.ConnectRequest(
-                peer=id_bytes(peer),
-                addrs=dial,
-                timeout=max(1, round(timeout_s)),
-            ),
+            connect=p2pd_pb2.ConnectRequest(peer=id_bytes(peer), addrs=dial, timeout=max(1, round(timeout_s))),
         )
         deadline = time.monotonic() + timeout_s
         while True:

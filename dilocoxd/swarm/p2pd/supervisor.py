@@ -106,6 +106,7 @@ async def _kill_if_it_hangs(node: Node) -> str:
         asked_at = clock()
         try:
             await node.connections(timeout_s=ANSWER_S)
+            await node.end_unread()
         except PeerError as error:
             silence.failed(error, clock() - asked_at, ANSWER_S)
         else:
