@@ -28,6 +28,7 @@ from dilocoxd.ids import PEER_ID_FORM, PeerId
 from dilocoxd.ipc.socket_folder import PREFIX, has_room, short_parent
 from dilocoxd.swarm.p2pd.addresses import circuit_through, multiaddr_bytes
 from dilocoxd.swarm.p2pd.binary import check_binary
+from dilocoxd.swarm.p2pd.calls import keep_calls
 from dilocoxd.swarm.p2pd.connections import Networks, ip_of
 from dilocoxd.swarm.p2pd.fence import DhtFence
 from dilocoxd.swarm.p2pd.hints import HintCheck, OnlyOurRecords, create_dht
@@ -131,6 +132,7 @@ class Node:
             force_reachability=self._settings.reachability,
             dht_mode="client",  # libp2p's own public DHT: nobody here uses it
         )
+        keep_calls(self._p2p)
         self._dht = await create_dht(self._p2p, self._validator, self._settings.is_evicted)
         if not self._settings.relay_for_others:
             self._handlers[HOP_PROTOCOL] = deny
