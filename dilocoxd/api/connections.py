@@ -6,6 +6,7 @@ header byte by byte, or never reads the answer. Every second those are looked fo
 
 import asyncio
 import contextlib
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from typing import Any, Final
@@ -15,9 +16,13 @@ from aiohttp import web
 from dilocoxd.api.responses.problems import Handler
 from dilocoxd.config.api import ApiSection
 from dilocoxd.errors import ConfigError, reason_of
+from dilocoxd.ipc.accepting import accepted
 
 SILENT_S: Final = 30.0
 """A connection without a new request for this long is closed, whatever it is doing (event streams excepted)."""
+HANDSHAKE_S: Final = 10.0
+SHUTDOWN_S: Final = 3.0
+BACKLOG: Final = 128
 _DETAIL: Final = (
     b'{"type":"about:blank","title":"Service Unavailable","status":503,'
     b'"detail":"too many connections; close some or raise api.connections_max"}'
@@ -42,7 +47,7 @@ class Connections:
     """Protocol factory with a limit, and memory of who asked when."""
 
     def __init__(self, connections_max: int, silent_s: float = SILENT_S) -> None:
-        self._connections_max = connections_max
+        self.most = connections_max
         self._silent_s = silent_s
         self._asked_at: dict[Any, float] = {}
         self._streams: set[Any] = set()
@@ -52,7 +57,7 @@ class Connections:
 
     def __call__(self) -> asyncio.BaseProtocol:
         """Protocol of a new connection."""
-        if len(self.server.connections) >= self._connections_max:
+        if len(self.server.connections) >= self.most:
             self.num_refused += 1
             return Refuser()
         protocol: asyncio.BaseProtocol = self.server()
@@ -97,19 +102,76 @@ def tls_context(section: ApiSection) -> ssl.SSLContext | None:
 @contextlib.asynccontextmanager
 async def listening(connections: Connections, section: ApiSection) -> AsyncIterator[tuple[str, int]]:
     """Accepts connections until the block ends; yields the address really bound. Raises ConfigError."""
-    loop = asyncio.get_running_loop()
-    context = tls_context(section)
+    loop, context = asyncio.get_running_loop(), tls_context(section)
     try:
-        server = await loop.create_server(
-            connections, section.host, section.port, reuse_address=True, backlog=128, ssl=context
-        )
+        socks = await _sockets(section)
     except OSError as error:
         raise ConfigError(
             f"the HTTP API cannot listen on {section.host} port {section.port} ({error.strerror or error}); "
             "give another port with --api-port (api.port in site.toml) or stop the other program"
         ) from error
+    shaking: set[asyncio.Task[None]] = set()
+    # Ended below: a task group would wrap whatever the block raises.
+    accepting = [loop.create_task(_accept(connections, sock, context, shaking), name="API") for sock in socks]
     try:
-        bound = server.sockets[0].getsockname()
+        bound = socks[0].getsockname()
         yield str(bound[0]), int(bound[1])
     finally:
-        server.close()
+        for task in (*accepting, *shaking):
+            task.cancel()
+        await asyncio.wait([*accepting, *shaking])
+        for sock in socks:
+            sock.close()
+
+
+async def _sockets(section: ApiSection) -> list[socket.socket]:
+    """One that listens at each address of the host, all at one port. Raises OSError."""
+    found: list[socket.socket] = []
+    port = section.port
+    at = await asyncio.get_running_loop().getaddrinfo(section.host, port, type=socket.SOCK_STREAM)
+    try:
+        for family, _, _, _, where in at:
+            sock = socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
+            sock.setblocking(False)
+            found.append(sock)
+            port = port or int(sock.getsockname()[1])
+    except OSError:
+        for sock in found:
+            sock.close()
+        raise
+    return found
+
+
+async def _accept(
+    connections: Connections,
+    sock: socket.socket,
+    context: ssl.SSLContext | None,
+    shaking: set[asyncio.Task[None]],
+) -> None:
+    """Not the loop's own server: that knows no limit of handshakes, and each may keep a descriptor for a minute."""
+    loop = asyncio.get_running_loop()
+    async for conn, _ in accepted(sock):
+        if len(shaking) >= connections.most:
+            connections.num_refused += 1
+            conn.close()
+            continue
+        # One that fails in a way nobody thought of is told by the loop, and ends no other.
+        task = loop.create_task(_open(connections, conn, context), name="API connection")
+        shaking.add(task)
+        task.add_done_callback(shaking.discard)
+
+
+async def _open(connections: Connections, conn: socket.socket, context: ssl.SSLContext | None) -> None:
+    """Return when it is the connections' own, or over."""
+    limits = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S} if context is not None else {}
+    transport = None
+    try:
+        conn.setblocking(False)
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+            connections, conn, ssl=context, **limits
+        )
+    except OSError:
+        return
+    finally:
+        if transport is None:
+            conn.close()

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from yarl import URL
 from dilocoxd.answers.site import Problem
 from dilocoxd.api import connections as listening
 from dilocoxd.api.guard import host_of, is_own_name
+from dilocoxd.swarm.direct.certificates import Credentials
+from dilocoxd.swarm.discovery.identity import create
 from tests.harness.shapes import assert_shape
 from tests.unit.api.serving import TOKEN, served
 
@@ -167,6 +170,21 @@ async def test_connections_beyond_the_limit_are_told_so() -> None:
         assert text.startswith(b"HTTP/1.1 503 ") and b"api.connections_max" in text
         for _, other in held:
             other.close()
+
+
+async def test_handshakes_that_never_end_are_no_more_than_connections(tmp_path: Path) -> None:
+    made = Credentials(create(tmp_path / "identity.key"))
+    pem = tmp_path / "both.pem"
+    pem.write_bytes(made._pem)
+    async with served(connections_max=4, tls_certificate=str(pem), tls_key=str(pem)) as api:
+        port = int(api.url.rpartition(":")[2])
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
+        async with asyncio.timeout(5):
+            for reader, _ in held[4:]:
+                with contextlib.suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+        for _, writer in held:
+            writer.close()
 
 
 async def test_connection_that_never_asks_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
