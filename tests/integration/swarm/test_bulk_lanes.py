@@ -16,7 +16,9 @@ from dilocoxd.wire.messages import Hello
 from tests.integration.swarm.sites import header_of, memory, sites
 
 pytestmark = pytest.mark.processes
-WAIT_S = 10.0
+WAIT_S = 60.0
+PROGRESS_S = 40.0
+"""Who waits for what does not come would do so for so long; both against hangs alone."""
 NUM_PIECES = 2 * EARLY_PIECES_MAX
 
 
@@ -44,7 +46,7 @@ async def test_lane_that_sent_its_share_waits_neither_for_an_answer_nor_for_slow
         receiver = SlowToAnswer()
         await b.serve(PROTOCOL_BULK, receiver.serve)
         await a.meet(b)
-        a.gate.progress_timeout_s = 5.0
+        a.gate.progress_timeout_s = PROGRESS_S
 
         async def second_lane_waits(to: PeerId, num_bytes: int) -> None:
             task = asyncio.current_task()
