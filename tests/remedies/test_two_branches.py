@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from dilocoxd.cli.main import cli
 from tests.harness.running.sites import SiteProcess, sites, wait_until
 from tests.harness.running.strikes import events_of
-from tests.harness.running.training import assert_states_agree
+from tests.harness.running.training import assert_states_agree, log_of
 from tests.harness.running.twin_run_directories import make_pair
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -54,6 +54,8 @@ def test_sites_beyond_final_entries_stay_apart_until_one_is_told(tmp_path: Path)
         light.kill_tree()  # else it goes on while the other one starts, and may become the heavier of the two
         heavy.start_without_model(PHASE_S)
         wait_until(lambda: heavy.status().get("state") == "training", "its branch", PATIENCE_S, heavy.describe)
+        # However late the other one was killed, this is the heavier branch.
+        heavy.wait_height(log_of(light).height + APART, PATIENCE_S)
         light.start_without_model(PHASE_S)
 
         text = wait_until(lambda: alert_of(light), "the alert", PATIENCE_S, light.describe)
