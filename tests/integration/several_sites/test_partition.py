@@ -85,8 +85,8 @@ def test_minority_waits_with_a_reason_and_catches_up_by_entries_alone(tmp_path: 
         members[0].wait_height(height + 8, PATIENCE_S)
         assert alone.says("height") == stuck
         network.heal(alone.name)
-        wait_entry(members[0], set(peers), since=height + 8)
-        alone.wait_height(height + 8, PATIENCE_S)
+        joint = wait_entry(members[0], set(peers), since=height + 8)
+        alone.wait_height(joint + 1, PATIENCE_S)
         assert [member.stop() for member in members] == [0, 0, 0, 0]
     chain = dilocoxd_json("log", "show", str(alone.run_dir), "--last", "0")
     assert len(chain) > height + 8
