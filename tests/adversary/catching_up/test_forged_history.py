@@ -1,6 +1,7 @@
 """TRUST C2: a history that one key made alone, from genesis, heavier than that of a site at height 21, and a snapshot
 that it alone certified, which skips most of it. R28."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,9 @@ def test_lone_history_from_genesis_replaces_nothing_that_is_final(
         patched(victim, "with_snapshots", phase_s=0.8)
         patched(forger, "with_snapshots", phase_s=0.1)
         at = victim.wait_height(HEIGHT, PATIENCE_S)
+        victim.signal_tree(signal.SIGSTOP)  # however slow the forger is
         forger.wait_height(at["height"] + HEAVIER_BY, PATIENCE_S)
+        victim.signal_tree(signal.SIGCONT)
         dilocoxd("peers", "connect", at["join_address"], str(forger.run_dir))
         if final_depth:
             wait_until(lambda: is_alarmed(victim), "the alert", PATIENCE_S, victim.describe)
