@@ -11,6 +11,7 @@ from tests.adversary.daemon import patched
 from tests.adversary.judge import assert_rounds_go_on, assert_same_bits
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of
 from tests.harness.running.training import (
     PATIENCE_S,
     founder_options,
@@ -49,6 +50,14 @@ def rounds_of(site: SiteProcess, peer: str, *, with_at_least: int) -> list[int]:
         for row in site.rounds()
         if len(row["contributors"]) >= with_at_least and any(one["peer"] == peer for one in row["contributors"])
     ]
+
+
+def rounds_until_named(site: SiteProcess, peer: str, code: str, *, with_at_least: int) -> int:
+    """How many rounds in which this peer and so many in all contributed the site had when it first named the peer."""
+    alerts = [event for event in events_of(site, "alert.raised") if event["code"] == code]
+    named_at = next(event["time"] for event in alerts if peer in event["text"] or peer[-6:] in event["text"])
+    committed = {row["round"] for row in site.rounds() if row["committed_at"] <= named_at}
+    return sum(number in committed for number in rounds_of(site, peer, with_at_least=with_at_least))
 
 
 def keep_out(honest: list[SiteProcess], liar: SiteProcess) -> None:
@@ -95,13 +104,13 @@ def test_liar_is_held_back_and_named(tmp_path: Path, shared: Path, patch: str) -
             liar_id = wait_until(lambda: liar.status().get("peer_id"), "the liar's id", PATIENCE_S, liar.describe)
             short = liar_id[-6:]
             wait_until(lambda: rounds_of(a, liar_id, with_at_least=3), "a round with the liar", PATIENCE_S, a.describe)
-            named = wait_until(
+            named = wait_until(  # rounds go on meanwhile, and behind it
                 lambda: [site for site in honest if liar_id in alert(site, code) or short in alert(site, code)],
                 f"{code} naming the liar",
                 PATIENCE_S,
                 a.describe,
             )
-            told = len(rounds_of(named[0], liar_id, with_at_least=3))
+            told = rounds_until_named(named[0], liar_id, code, with_at_least=3)
             assert told <= ROUNDS_TO_NAME + 2, "the watch looks a moment after the entry"
             assert_same_bits(*honest)
             assert_rounds_go_on(a, 3)
