@@ -23,6 +23,7 @@ from dilocoxd.trainer.data.sources import sources_of
 from tests.harness.documents_read import Document, WrittenStore, counts_by_document, write_documents
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import SiteProcess, sites, wait_until
+from tests.harness.running.strikes import events_of
 from tests.harness.running.training import log_of
 from tests.harness.synthetic.trainer import READ_LOG_VARIABLE, STEP_S_VARIABLE, TOKENS_PER_STEP
 
@@ -59,7 +60,8 @@ def peer_id(site: SiteProcess) -> PeerId:
 
 def told(site: SiteProcess) -> dict[int, list[int]]:
     """By phase, the samples that the trainer was told to read."""
-    rows = [json.loads(line) for line in (site.run_dir.parent / f"{site.name}.read").read_text().splitlines()]
+    lines = (site.run_dir.parent / f"{site.name}.read").read_text().splitlines(keepends=True)
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]  # the last may be half written
     return {
         row["phase"]: [
             sample for a, b in zip(row["samples"][::2], row["samples"][1::2], strict=True) for sample in range(a, b)
@@ -79,8 +81,7 @@ def wait_epochs(site: SiteProcess) -> None:
 
 def events(site: SiteProcess) -> list[dict[str, Any]]:
     """All that it has noted so far."""
-    path = site.run_dir / "logs" / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return events_of(site)
 
 
 def left_a_branch(record: dict[str, Any]) -> bool:
