@@ -3,6 +3,7 @@
 What it took, and whom anybody held to be gone who was not. Workers are the fake ones: links are looked at, not models.
 """
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from tests.harness.internet.network import Internet
 from tests.harness.running.network_namespaces import API_PORT, NamespacedSite, Network
 from tests.harness.running.run_directories import printed_address, share_authority
 from tests.harness.running.sites import sites, wait_until
+from tests.harness.running.strikes import now, stood_still_s
 
 NAMES = "abc"
 PATIENCE_S = 120.0
@@ -37,7 +39,8 @@ class Life:
     """From SIGKILL of one to the next entry of the two others."""
     returned_s: float
     suspicions: tuple[str, ...]
-    """Of peers that were there: until the kill anything, after it what does not name the dead."""
+    """Of peers that were there: until the kill anything, after it what does not name the dead. Not while a daemon had
+    no CPU: that is no doing of the links."""
     exit_codes: tuple[int, ...]
     heads: tuple[str, ...]
     """Chain heads at one height at the end, of all sites."""
@@ -131,28 +134,35 @@ def _lived(members: list[NamespacedSite], founders: tuple[str, str], phase_s: fl
     joined_s = wait_entry_with(keeper, everybody, 0)
     height = keeper.status()["height"]
     exchanges = wait_exchanges(keeper, height, num_rounds)
-    said = _said(members)
-    num_said = {member.name: len(_said([member])) for member in members}
+    begun = now()
 
     victim.kill_tree()
     killed_s = wait_entry_with(keeper, {founders[0], third}, keeper.status()["height"])
     victim.start_without_model(phase_s)
     returned_s = wait_entry_with(keeper, everybody, keeper.status()["height"])
-    since = [text for member in (keeper, late) for text in _said([member])[num_said[member.name] :]]
+    said = [text for member in members for text in _said(member, members, until=begun)]
+    since = [text for member in (keeper, late) for text in _said(member, members, since=begun)]
     said += [text for text in since if founders[1] not in text]
     heads = _heads(members)
     codes = tuple(member.stop(60) for member in members)
     return Life(exchanges[len(exchanges) // 2], joined_s, killed_s, returned_s, tuple(said), codes, heads)
 
 
-def _said(members: list[NamespacedSite]) -> list[str]:
-    """What sites said of others, one line each."""
+def _said(
+    site: NamespacedSite, members: list[NamespacedSite], since: float = 0.0, until: float = math.inf
+) -> list[str]:
+    """What a site said of others, one line each."""
     return [
-        f"{member.name}: {one['event']} {one.get('peer', '')} {one.get('reason', one.get('detail', ''))}"
-        for member in members
-        for one in read_events(member.run_dir)
-        if one["event"] in SUSPICIONS
+        f"{site.name}: {one['event']} {one.get('peer', '')} {one.get('reason', one.get('detail', ''))}"
+        for one in read_events(site.run_dir)
+        if one["event"] in SUSPICIONS and since <= one["time"] < until and not _is_of_the_machine(one, members)
     ]
+
+
+def _is_of_the_machine(said: dict[str, Any], members: list[NamespacedSite]) -> bool:
+    """Whether a daemon stood still as a whole in the time that was waited for somebody."""
+    began = said["time"] - said.get("silent_s", said.get("waited_s", 0.0))
+    return any(stood_still_s(member, began, said["time"]) for member in members)
 
 
 def _heads(members: list[NamespacedSite]) -> tuple[str, ...]:
