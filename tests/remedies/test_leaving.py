@@ -123,7 +123,7 @@ def disk_gone(a: SiteProcess) -> None:
 def port_lost(a: SiteProcess) -> None:
     require_words("network_failed", "`dilocoxd doctor`", "choose another one in site.toml", "start the daemon again")
     since = now()
-    patched(a, "few_restarts", phase_s=LONG_PHASE_S)
+    patched(a, "limits.few_restarts", phase_s=LONG_PHASE_S)
     # The status names p2pd before it serves, and one that dies by then ends the start instead (start_failed).
     p2pd = wait_event(a, "worker.started", since, PATIENCE_S, worker="p2pd")["pid"]
     port = port_of(a)

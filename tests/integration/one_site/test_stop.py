@@ -80,7 +80,7 @@ def test_p2pd_lives_until_the_goodbye_is_said_and_is_not_started_again_in_a_stop
         fault = Fault(b)
         with sites(b):
             for is_killed in (False, True):
-                patched(b, "long_stop")  # however long a busy machine takes for what is looked at meanwhile
+                patched(b, "limits.long_stop")  # however long a busy machine takes for what is looked at meanwhile
                 wait_until(lambda: b.status().get("state") == "training", "b in the run", PATIENCE_S, b.describe)
                 began = now()
                 p2pd = stop_held(b, fault)

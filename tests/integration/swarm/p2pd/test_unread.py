@@ -46,7 +46,7 @@ async def look_until(victim: Site, before: Sequence[int], num_own: int) -> None:
         found = files_of(os.getpid()) - num_own, files_of(victim.node.p2pd_pid)
         return all(now <= then + SPARE for now, then in zip(found, before, strict=True))
 
-    await until(is_over, "the files of streams that nobody reads are closed", 30)
+    await until(is_over, "the files of streams that nobody reads are closed", 60)
 
 
 async def test_streams_that_are_never_read_keep_no_descriptor(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ async def test_calls_that_are_taken_back_leave_nothing_at_their_callee(tmp_path:
         for _ in range(CALLS):
             await take_back(peer, victim, name)
         assert await peer.node.merge_dht(victim.peer_id)
-        await until(lambda: not control(victim)._handler_tasks, "nothing is left of the calls", 10)
+        await until(lambda: not control(victim)._handler_tasks, "nothing is left of the calls")
 
 
 async def test_answer_to_a_call_that_was_given_up_just_then_harms_no_other(tmp_path: Path) -> None:

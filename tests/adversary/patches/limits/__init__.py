@@ -1,0 +1,1 @@
+"""Limits of a daemon that a test moves."""
