@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from yarl import URL
 
 from dilocoxd.answers.site import Problem
@@ -170,6 +171,22 @@ async def test_connections_beyond_the_limit_are_told_so() -> None:
         assert text.startswith(b"HTTP/1.1 503 ") and b"api.connections_max" in text
         for _, other in held:
             other.close()
+
+
+def test_one_beyond_the_limit_is_told_so_on_the_loop_of_the_daemon() -> None:
+    """Transports of uvloop are no asyncio.Transport."""
+
+    async def answer_of_one_more() -> bytes:
+        async with served(connections_max=4) as api:
+            held = [await open_raw(api.url) for _ in range(5)]
+            async with asyncio.timeout(20):
+                found = await held[4][0].read()
+            for _, writer in held:
+                writer.close()
+            return found
+
+    text = uvloop.run(answer_of_one_more())
+    assert text.startswith(b"HTTP/1.1 503 ") and b"api.connections_max" in text
 
 
 async def test_handshakes_that_never_end_are_no_more_than_connections(tmp_path: Path) -> None:
