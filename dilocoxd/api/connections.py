@@ -6,6 +6,7 @@ header byte by byte, or never reads the answer. Every second those are looked fo
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -125,16 +126,28 @@ async def listening(connections: Connections, section: ApiSection) -> AsyncItera
 
 
 async def _sockets(section: ApiSection) -> list[socket.socket]:
-    """One that listens at each address of the host, all at one port. Raises OSError."""
+    """One that listens at each address of the host, all at one port. Raises OSError.
+
+    A name may have an address twice (localhost, where /etc/hosts says it of 127.0.0.1 and of ::1), and one of a family
+    that this kernel does not have.
+    """
     found: list[socket.socket] = []
-    port = section.port
+    port, unknown = section.port, None
     at = await asyncio.get_running_loop().getaddrinfo(section.host, port, type=socket.SOCK_STREAM)
     try:
-        for family, _, _, _, where in at:
-            sock = socket.create_server((str(where[0]), port), family=family, backlog=BACKLOG)
+        for family, host in dict.fromkeys((family, str(where[0])) for family, _, _, _, where in at):
+            try:
+                sock = socket.create_server((host, port), family=family, backlog=BACKLOG)
+            except OSError as error:
+                if error.errno != errno.EAFNOSUPPORT:
+                    raise
+                unknown = error
+                continue
             sock.setblocking(False)
             found.append(sock)
             port = port or int(sock.getsockname()[1])
+        if not found and unknown is not None:
+            raise unknown
     except OSError:
         for sock in found:
             sock.close()

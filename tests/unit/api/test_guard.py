@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,31 @@ def test_one_beyond_the_limit_is_told_so_on_the_loop_of_the_daemon() -> None:
 
     text = uvloop.run(answer_of_one_more())
     assert text.startswith(b"HTTP/1.1 503 ") and b"api.connections_max" in text
+
+
+async def test_an_address_that_a_name_has_twice_is_listened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As glibc says of localhost where /etc/hosts has it for 127.0.0.1 and for ::1."""
+    there = asyncio.get_running_loop().getaddrinfo
+
+    async def twice(*asked: Any, **more: Any) -> Any:
+        return 2 * await there(*asked, **more)
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", twice)
+    async with served() as api:
+        assert (await api.ask("/healthz")).status == 200
+
+
+async def test_an_address_that_this_kernel_does_not_know_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ::1 of localhost where IPv6 is off; X.25 is what no kernel here has."""
+    there = asyncio.get_running_loop().getaddrinfo
+
+    async def with_another(*asked: Any, **more: Any) -> Any:
+        found = await there(*asked, **more)
+        return [(socket.AF_X25, *found[0][1:]), *found]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", with_another)
+    async with served() as api:
+        assert (await api.ask("/healthz")).status == 200
 
 
 async def test_handshakes_that_never_end_are_no_more_than_connections(tmp_path: Path) -> None:
