@@ -19,7 +19,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -249,10 +249,11 @@ class Node:
         self._unread.note(peer, writer)
         return reader, writer
 
-    async def end_unread(self) -> None:
+    async def end_unread(self, connected: Set[PeerId]) -> None:
         """End what was closed here and is never read there; call it every few seconds. Raises PeerError."""
-        for peer in self._unread.look():
+        for peer in self._unread.look(connected):
             await self.disconnect(peer)
+            self._unread.forget(peer)
 
     async def connect(self, peer: PeerId, addresses: list[str], *, timeout_s: float = 15.0) -> None:
         """Have a connection to `peer`, dialling these addresses (no /p2p/ part needed). Raises PeerError.

@@ -105,8 +105,8 @@ async def _kill_if_it_hangs(node: Node) -> str:
     while not silence.is_hung:
         asked_at = clock()
         try:
-            await node.connections(timeout_s=ANSWER_S)
-            await node.end_unread()
+            connected = await node.connections(timeout_s=ANSWER_S)
+            await node.end_unread(connected.keys())
         except PeerError as error:
             silence.failed(error, clock() - asked_at, ANSWER_S)
         else:

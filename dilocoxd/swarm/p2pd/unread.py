@@ -7,6 +7,7 @@ as its own write waits, whatever we do with our end: only the end of the connect
 
 import asyncio
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -36,8 +37,13 @@ class UnreadStreams:
         """It is open."""
         self._streams[writer.transport] = _Written(peer)
 
-    def look(self) -> list[PeerId]:
-        """End those of which nothing was taken since the last look; peers that have had too many of them."""
+    def look(self, connected: Set[PeerId]) -> list[PeerId]:
+        """End those of which nothing was taken since the last look; peers that have too many of them.
+
+        What p2pd kept for a peer is gone with its connection. Each look tells of a peer again, until it is forgotten.
+        """
+        for peer in self._counts.keys() - connected:
+            del self._counts[peer]
         for transport, written in list(self._streams.items()):
             if not transport.is_closing():
                 continue
@@ -51,7 +57,8 @@ class UnreadStreams:
                 self._counts[written.peer] += 1
         while len(self._counts) > PEERS_MAX:
             del self._counts[next(iter(self._counts))]
-        many = [peer for peer, count in self._counts.items() if count > UNREAD_MAX]
-        for peer in many:
-            del self._counts[peer]
-        return many
+        return [peer for peer, count in self._counts.items() if count > UNREAD_MAX]
+
+    def forget(self, peer: PeerId) -> None:
+        """Its connection has been ended."""
+        del self._counts[peer]

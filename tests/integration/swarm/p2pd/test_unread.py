@@ -42,7 +42,7 @@ async def look_until(victim: Site, before: Sequence[int], num_own: int) -> None:
     """As the p2pd supervisor does, until there are no more files than before, but for those of the peer itself."""
 
     async def is_over() -> bool:
-        await victim.node.end_unread()
+        await victim.node.end_unread((await victim.node.connections()).keys())
         found = files_of(os.getpid()) - num_own, files_of(victim.node.p2pd_pid)
         return all(now <= then + SPARE for now, then in zip(found, before, strict=True))
 
