@@ -111,6 +111,7 @@ async def _kill_if_it_hangs(node: Node) -> str:
             silence.failed(error, clock() - asked_at, ANSWER_S)
         else:
             silence.answered()
+            asked_at = clock()  # an answer that came late is no reason to judge what moves by a shorter time
         if (left_s := asked_at + ASK_EVERY_S - clock()) > 0:
             await asyncio.sleep(left_s)
     if node.is_running:
