@@ -17,12 +17,10 @@ from aiohttp import web
 from dilocoxd.api.responses.problems import Handler
 from dilocoxd.config.api import ApiSection
 from dilocoxd.errors import ConfigError, reason_of
-from dilocoxd.ipc.accepting import accepted
+from dilocoxd.ipc.accepting import accepted, handed_over
 
 SILENT_S: Final = 30.0
 """A connection without a new request for this long is closed, whatever it is doing (event streams excepted)."""
-HANDSHAKE_S: Final = 10.0
-SHUTDOWN_S: Final = 3.0
 BACKLOG: Final = 128
 _DETAIL: Final = (
     b'{"type":"about:blank","title":"Service Unavailable","status":503,'
@@ -176,15 +174,5 @@ async def _accept(
 
 async def _open(connections: Connections, conn: socket.socket, context: ssl.SSLContext | None) -> None:
     """Return when it is the connections' own, or over."""
-    limits = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S} if context is not None else {}
-    transport = None
-    try:
-        conn.setblocking(False)
-        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-            connections, conn, ssl=context, **limits
-        )
-    except OSError:
-        return
-    finally:
-        if transport is None:
-            conn.close()
+    with contextlib.suppress(OSError):
+        await handed_over(conn, connections, context)

@@ -1,7 +1,6 @@
 """One data connection as asyncio sees it: how it is opened, and how one that came is taken through its handshake."""
 
 import asyncio
-import contextlib
 import math
 import socket
 import ssl
@@ -11,13 +10,11 @@ from typing import Final
 
 from dilocoxd.config.addresses import socket_family
 from dilocoxd.errors import PeerError
+from dilocoxd.ipc.accepting import HANDSHAKE_S, SHUTDOWN_S, handed_over
 from dilocoxd.swarm.direct.channel import Channel
 from dilocoxd.swarm.direct.kernel import Options
 from dilocoxd.swarm.direct.sockets import tune
 
-HANDSHAKE_S: Final = 10.0
-"""Of a long and lossy link: some round trips, and one packet that is lost twice."""
-SHUTDOWN_S: Final = 3.0
 IDLE_S: Final = 300.0
 """A connection nobody has used for so long is closed by its opener."""
 WRITE_BUFFER_BYTES: Final = 256 * 1024
@@ -106,22 +103,12 @@ class DataLink:
 
 async def accept_link(sock: socket.socket, context: ssl.SSLContext) -> DataLink:
     """The connection that came by `sock`, which is closed if this fails. Raises PeerError."""
-    channel, transport = Channel(), None
+    channel = Channel()
     tune(sock)
     try:
-        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
-            lambda: channel,
-            sock,
-            ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_S,
-            ssl_shutdown_timeout=SHUTDOWN_S,
-        )
+        transport = await handed_over(sock, lambda: channel, context)
     except (OSError, TimeoutError) as error:
         raise PeerError(f"handshake failed ({_shown(error)})") from error
-    finally:
-        if transport is None:
-            with contextlib.suppress(OSError):
-                sock.close()
     return _link(channel, transport)
 
 
