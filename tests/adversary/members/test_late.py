@@ -112,8 +112,10 @@ def test_who_brings_each_segment_just_in_time_is_left_out(tmp_path: Path, holes:
             newest = max(float(row["committed_at"]) for row in site.rounds())
             return time.time() - newest > STILL_S
 
-        # A busy machine may itself make no round for so long: those without the hole are waited for until they say why.
-        is_felt = lambda: told_of(honest, liar) or (bool(holes) and stands_still())  # noqa: E731
+        def is_felt() -> bool:
+            """A busy machine may itself make no round for so long: those without the hole must say why."""
+            return told_of(honest, liar) or (bool(holes) and stands_still())
+
         wait_until(is_felt, "the lie to be felt", PATIENCE_S, site.describe)
         assert told_of(honest, liar) != bool(holes)
         if not holes:

@@ -79,18 +79,13 @@ def wait_epochs(site: SiteProcess) -> None:
     wait_until(lambda: newest() > 2 * NUM_SAMPLES, "two epochs", PATIENCE_S, site.describe)
 
 
-def events(site: SiteProcess) -> list[dict[str, Any]]:
-    """All that it has noted so far."""
-    return events_of(site)
-
-
 def left_a_branch(record: dict[str, Any]) -> bool:
     return bool(record["event"] == "fork.resolved" and record["is_rolled_back"])
 
 
 def contributes_on_another_branch(site: SiteProcess) -> bool:
     """It has left its branch, and since then an entry has named it."""
-    noted = events(site)
+    noted = events_of(site)
     left = next((number for number, one in enumerate(noted) if left_a_branch(one)), len(noted))
     return any(one["event"] == "contribution.settled" and one["is_included"] for one in noted[left:])
 
@@ -99,7 +94,7 @@ def phases_of_lost_branches(members: Iterable[SiteProcess]) -> set[tuple[str, in
     """(site, phase) of what a site had contributed on a branch that it left, and that no later one brought back."""
     found = set()
     for site in members:
-        records = events(site)
+        records = events_of(site)
         if any(map(left_a_branch, records)):
             moved = {one["phase"]: one["is_withdrawn"] for one in records if one["event"] == "contribution.returned"}
             found |= {(site.name, phase) for phase, is_withdrawn in moved.items() if not is_withdrawn}

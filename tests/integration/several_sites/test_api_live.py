@@ -4,10 +4,8 @@ Models and workers are left out (tests/harness/fake_site); network, rounds, log 
 """
 
 import dataclasses
-import datetime
 import functools
 import http.client
-import ipaddress
 import itertools
 import json
 import re
@@ -24,9 +22,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from dilocoxd.answers.site import Problem
 from dilocoxd.api.endpoints import ENDPOINTS
@@ -34,6 +29,7 @@ from dilocoxd.cli.main import cli
 from dilocoxd.cli.watch import messages
 from dilocoxd.daemon.observe.ticker import LINE_EVERY_S
 from dilocoxd.daemon.peers.dial_back import EVERY_S
+from tests.harness.certificates import self_signed
 from tests.harness.running.run_directories import found_run, join_run
 from tests.harness.running.sites import ROOT, SiteProcess, sites, wait_until
 from tests.harness.running.strikes import stood_still_s
@@ -256,25 +252,6 @@ def test_doctor_asks_a_peer_to_dial_back(pair: tuple[SiteProcess, SiteProcess]) 
         return status == 409 and "one try per" in answer["detail"]
 
     wait_until(is_refused, "two tries within the time of one", PATIENCE_S, a.describe)
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key, as PEM files."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "site")])
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-    )
-    certificate, private = folder / "site.pem", folder / "site.key"
-    certificate.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
-    private.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return certificate, private
 
 
 def test_certificate_gives_https_and_a_missing_one_is_a_configuration_error(tmp_path: Path) -> None:

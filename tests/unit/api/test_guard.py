@@ -15,8 +15,7 @@ from yarl import URL
 from dilocoxd.answers.site import Problem
 from dilocoxd.api import connections as listening
 from dilocoxd.api.guard import host_of, is_own_name
-from dilocoxd.swarm.direct.certificates import Credentials
-from dilocoxd.swarm.discovery.identity import create
+from tests.harness.certificates import self_signed
 from tests.harness.shapes import assert_shape
 from tests.unit.api.serving import TOKEN, served
 
@@ -216,10 +215,8 @@ async def test_an_address_that_this_kernel_does_not_know_is_left_out(monkeypatch
 
 
 async def test_handshakes_that_never_end_are_no_more_than_connections(tmp_path: Path) -> None:
-    made = Credentials(create(tmp_path / "identity.key"))
-    pem = tmp_path / "both.pem"
-    pem.write_bytes(made._pem)
-    async with served(connections_max=4, tls_certificate=str(pem), tls_key=str(pem)) as api:
+    certificate, key = self_signed(tmp_path)
+    async with served(connections_max=4, tls_certificate=str(certificate), tls_key=str(key)) as api:
         port = int(api.url.rpartition(":")[2])
         held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(40)]
         async with asyncio.timeout(5):

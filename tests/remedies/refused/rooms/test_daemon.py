@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import datetime
 import re
 import shutil
 import socket
@@ -15,9 +14,6 @@ from typing import Final
 
 import hivemind
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from dilocoxd.api.connections import Connections, listening, tls_context
 from dilocoxd.cli.commands import announce_run
@@ -41,6 +37,7 @@ from dilocoxd.swarm.p2pd.slim_import import import_slim
 from dilocoxd.telemetry.sinks import needs, open_sinks
 from dilocoxd.wire.entry import genesis_hash
 from tests.documents.site import ROOT
+from tests.harness.certificates import self_signed
 from tests.harness.outer_worker.run_on_disk import make_run
 from tests.remedies.refused.rooms.told import told
 from tests.remedies.refused.rows import INIT
@@ -58,13 +55,8 @@ def taken() -> Iterator[int]:
 
 def write_certificate(folder: Path, name: str) -> ApiSection:
     """A certificate that signs itself, with its key."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
-    who = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    made = x509.CertificateBuilder(who, who, key.public_key(), 1, now, now + datetime.timedelta(1))
-    kinds = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (folder / f"{name}.key").write_bytes(key.private_bytes(*kinds))
-    (folder / f"{name}.pem").write_bytes(made.sign(key, hashes.SHA256()).public_bytes(kinds[0]))
-    return section(tls_certificate=str(folder / f"{name}.pem"), tls_key=str(folder / f"{name}.key"))
+    certificate, key = self_signed(folder, name)
+    return section(tls_certificate=str(certificate), tls_key=str(key))
 
 
 def section(**fields: object) -> ApiSection:
